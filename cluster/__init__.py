@@ -1,0 +1,1 @@
+"""Where rollouts run: runtimes, the orchestrator, grading, the policy server."""

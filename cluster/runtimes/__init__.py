@@ -1,0 +1,1 @@
+"""Sandboxes for rollouts, one file a kind."""

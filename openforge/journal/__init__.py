@@ -1,0 +1,1 @@
+"""Append-only records of everything that happened in a run."""

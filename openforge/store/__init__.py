@@ -1,0 +1,1 @@
+"""DuckDB over a run's segments: views, safe SQL, exports."""

@@ -1,0 +1,1 @@
+"""The `openforge` command, one file a verb."""

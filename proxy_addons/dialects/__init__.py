@@ -1,0 +1,1 @@
+"""Wire dialects: pure wire → canonical request, and canonical answer → bytes. One file each."""

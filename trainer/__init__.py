@@ -1,0 +1,1 @@
+"""veRL plug-ins and the starter policy."""

@@ -1,0 +1,146 @@
+"""The `openforge` command: a table of verbs, each loaded only when it is typed.
+
+A verb file has `register(app: typer.Typer) -> None` and may register several verbs. Global options (`-o`, `--project`,
+`--store`, `--target`, `--set`) are accepted before and after any verb. Does not know what a verb does.
+"""
+
+import copy
+import importlib
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from openforge import __version__
+from openforge.errors import UsageError
+from openforge_tui.cli import output, settings
+
+
+class Verb(NamedTuple):
+    """Where a verb lives and what `openforge --help` says about it without loading it."""
+
+    module: str
+    panel: str
+    summary: str
+
+
+_START, _RUN, _LOOK, _PARTS = "Start here", "Work", "Look", "Parts"
+VERBS: dict[str, Verb] = {
+    "doctor": Verb("doctor", _START, "Check this machine and say what to type next."),
+    "init": Verb("init", _START, "Write an openforge.toml here."),
+    "demo": Verb("demo", _START, "Real harnesses, a small policy, every token: from nothing to a table."),
+    "run": Verb("run", _RUN, "Run tasks with harnesses against the policy."),
+    "status": Verb("status", _RUN, "What is running now."),
+    "verify": Verb("verify", _RUN, "Prove that what was recorded is what was sampled."),
+    "runs": Verb("runs", _LOOK, "List runs."),
+    "rollouts": Verb("rollouts", _LOOK, "List the rollouts of a run."),
+    "show": Verb("show", _LOOK, "Read one rollout turn by turn, token by token."),
+    "sql": Verb("sql", _LOOK, "Ask the store in SQL."),
+    "export": Verb("export", _LOOK, "Write a run to Parquet, JSONL or a .duckdb file."),
+    "logs": Verb("logs", _LOOK, "What the recorder, the policy and the harnesses printed."),
+    "harness": Verb("harness", _PARTS, "List and install harnesses."),
+    "tasks": Verb("tasks", _PARTS, "List tasks and prove them valid."),
+    "policy": Verb("policy", _PARTS, "List, make and serve policies."),
+    "config": Verb("config", _PARTS, "Show, check and describe the configuration."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """Help and completion read VERBS; only the verb that was typed is imported."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        verb = VERBS.get(cmd_name)
+        return verb and TyperCommand(cmd_name, help=verb.summary, rich_help_panel=verb.panel)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        self.commands.update({name: self.get_command(ctx, name) for name in VERBS})  # for "did you mean"
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load_verb(name, self.params) if name else command, rest
+
+
+def load_verb(name: str, global_options: list[Any]) -> Any:
+    """Import the file of a verb and return its command, taking the global options at every leaf."""
+    path = f"openforge_tui.cli.{VERBS[name].module}"
+    try:
+        module = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name != path:
+            raise
+        raise UsageError(f"`openforge {name}` is not part of this version", hint="openforge --help") from error
+    holder = typer.Typer()
+    module.register(holder)
+    command = typer.main.get_group(holder).commands[name]
+    _add_globals(command, global_options)
+    return command
+
+
+def _add_globals(command: Any, global_options: list[Any]) -> None:
+    if isinstance(command, TyperGroup):
+        for child in command.commands.values():
+            _add_globals(child, global_options)
+        return
+    taken = {flag for param in command.params for flag in param.opts}
+    for option in global_options:
+        if option.name in _GLOBALS and not taken.intersection(option.opts):
+            option = copy.copy(option)
+            option.expose_value, option.callback = False, _take_late
+            option.rich_help_panel = "Everywhere"
+            command.params.append(option)
+
+
+def _take_late(_ctx: Any, param: Any, value: Any) -> Any:
+    _take(**{param.name: value})
+    return value
+
+
+def _take(
+    output: str | None = None,
+    project: Any = None,
+    store: Any = None,
+    target: str | None = None,
+    overrides: Any = None,
+) -> None:
+    settings.change(
+        output=settings.check_output(output),
+        project=Path(project).absolute() if project is not None else None,
+        store=Path(store) if store is not None else None,
+        target=target,
+        overrides={**settings.current().overrides, **settings.parse_overrides(list(overrides))} if overrides else None,
+    )
+
+
+_GLOBALS = frozenset({"output", "project", "store", "target", "overrides"})
+app = typer.Typer(cls=LazyGroup, pretty_exceptions_enable=False, rich_markup_mode="rich")
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    ctx: typer.Context,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="FORMAT", help=f"{', '.join(settings.FORMATS)}.")
+    ] = None,
+    project: Annotated[Path | None, typer.Option(help="Folder of openforge.toml (default: here).")] = None,
+    store: Annotated[Path | None, typer.Option(help="Where runs are kept (default: .openforge).")] = None,
+    target: Annotated[str | None, typer.Option(help="Name of a target table in openforge.toml.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a config value; repeatable.")
+    ] = None,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Put real agent harnesses inside the RL training loop, and keep every token."""
+    _take(output, project, store, target, overrides)
+    if version:
+        typer.echo(__version__)
+    elif ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; returns the exit code (0, 1, 2, 3, 4, 5 or 130)."""
+    settings.reset()
+    return output.run_command(lambda: app(sys.argv[1:] if argv is None else argv, prog_name="openforge"))

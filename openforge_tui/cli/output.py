@@ -1,0 +1,186 @@
+"""How every verb talks: stdout is data, stderr is narration, the exit code is an answer.
+
+Text that came from a model or a program is never markup and never reaches a terminal with its escape sequences.
+Does not know any verb.
+"""
+
+import asyncio
+import csv
+import io
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from openforge.errors import OpenForgeError, UsageError
+from openforge_tui.cli import settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Terminal sequences first, so that their printable tails go with them, then what is left of the control characters.
+_CONTROL = re.compile(
+    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b\[[0-?]*[ -/]*[@-~]|\x1b[P^_X][^\x1b]*(?:\x1b\\)?"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)
+
+
+def plain(text: str) -> str:
+    """`text` without anything a terminal would obey; newlines and tabs stay."""
+    return _CONTROL.sub("", text)
+
+
+def say(text: str) -> None:
+    """Narration: one line on stderr."""
+    print(plain(text), file=sys.stderr, flush=True)
+
+
+def emit(
+    rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None, fmt: str | None = None, *, title: str = ""
+) -> None:
+    """Print rows on stdout in `fmt` (default: what `-o` said, else a table).
+
+    `columns` gives names and order; without it the first row does. `name` prints the first column alone. `title`
+    stands over a table and nowhere else.
+    """
+    rows = list(rows)
+    columns = list(columns if columns is not None else (rows[0] if rows else ()))
+    fmt = settings.check_output(fmt or settings.current().output) or "table"
+    if fmt == "parquet":
+        import pyarrow as pa
+
+        emit_arrow(pa.Table.from_pylist([{c: row.get(c) for c in columns} for row in rows]), fmt)
+    elif fmt == "table":
+        _write(_table(rows, columns, title))
+    elif fmt == "name":
+        _write("".join(f"{plain(_text(row.get(columns[0])))}\n" for row in rows))
+    elif fmt == "csv":
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([_text(row.get(c)) for c in columns] for row in rows)
+        _write(buffer.getvalue())
+    else:
+        values = [{c: row.get(c) for c in columns} for row in rows]
+        _write(_json(values, indent=True) + b"\n" if fmt == "json" else b"".join(_json(v) + b"\n" for v in values))
+
+
+def emit_arrow(table: "pa.Table", fmt: str | None = None) -> None:
+    """Print an Arrow table; Parquet bytes keep its types."""
+    fmt = settings.check_output(fmt or settings.current().output) or "table"
+    if fmt != "parquet":
+        return emit(table.to_pylist(), table.column_names, fmt)
+    if sys.stdout.isatty():
+        raise UsageError("Parquet is not for a terminal", hint="openforge … -o parquet > rows.parquet")
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    _write(buffer.getvalue())
+
+
+def emit_object(value: Mapping[str, Any], fmt: str | None = None) -> None:
+    """Print one thing: a two-column table, or one JSON object."""
+    fmt = settings.check_output(fmt or settings.current().output) or "table"
+    if fmt == "json":
+        _write(_json(dict(value), indent=True) + b"\n")
+    elif fmt == "table":
+        _write(_table([{"": key, " ": item} for key, item in value.items()], ["", " "], ""))
+    else:
+        emit([value], list(value), fmt)
+
+
+def run_command(command: Callable[[], object]) -> int:
+    """Run `command` and turn how it ended into an exit code; what went wrong is told on stderr."""
+    try:
+        code = command()
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except OpenForgeError as error:
+        say(f"error: {error.summary}" + (f"\n  next: {error.hint}" if error.hint else ""))
+        return error.exit_code
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+    except BrokenPipeError:
+        return _reader_left()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+
+
+def run_async[T](work: Coroutine[Any, Any, T]) -> T:
+    """Run `work`; Ctrl-C and SIGTERM both cancel it and let it clean up, and end as KeyboardInterrupt (130)."""
+
+    async def guarded() -> T:
+        # asyncio.run already turns the first SIGINT into a cancellation; SIGTERM joins in the same way.
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, lambda: os.kill(os.getpid(), signal.SIGINT))
+        try:
+            return await work
+        finally:
+            loop.remove_signal_handler(signal.SIGTERM)
+
+    return asyncio.run(guarded())
+
+
+def _write(data: str | bytes) -> None:
+    try:
+        sys.stdout.flush()
+        if isinstance(data, str):
+            sys.stdout.write(data)
+        else:
+            sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise SystemExit(_reader_left()) from None
+
+
+def _reader_left() -> int:
+    # `openforge runs | head` is no failure; the interpreter must not try to flush a pipe nobody reads.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _json(value: Any, *, indent: bool = False) -> bytes:
+    import orjson
+
+    return orjson.dumps(value, default=_plain_value, option=orjson.OPT_INDENT_2 if indent else 0)
+
+
+def _plain_value(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, Mapping | list | tuple | bytes):
+        return _json(value).decode()
+    return str(value)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], title: str) -> str:
+    from rich.console import Console
+    from rich.measure import Measurement
+    from rich.table import Table
+    from rich.text import Text
+
+    on_terminal = sys.stdout.isatty()
+    table = Table(box=None, pad_edge=False, title=title or None, title_justify="left", header_style="bold")
+    for column in columns:
+        numbers = bool(rows) and all(isinstance(row.get(column), int | float | None) for row in rows)
+        table.add_column(column, justify="right" if numbers else "left", no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        table.add_row(*(Text(plain(_text(row.get(c))).replace("\n", "⏎")) for c in columns))
+    buffer = io.StringIO()
+    console = Console(file=buffer, force_terminal=on_terminal, width=None if on_terminal else 100_000)
+    console.print(table)
+    if on_terminal and Measurement.get(console, console.options, table).maximum > console.width:
+        say("some cells are cut to fit this terminal; -o json shows them whole")
+    if on_terminal:
+        return buffer.getvalue()
+    return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())

@@ -1,0 +1,4 @@
+#!/bin/bash
+# The oracle: one command a line.
+ls project
+tar czf backup.tar.gz project

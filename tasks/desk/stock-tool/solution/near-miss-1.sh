@@ -1,0 +1,4 @@
+#!/bin/bash
+# Scores 0: it looks and does not reserve.
+cat .agents/skills/stock/SKILL.md
+tools/stock count bolt

@@ -1,7 +1,7 @@
 """Add torch, veRL and vLLM to the environment the desk already runs in.
 
-The lists in requirements/ are complete, so nothing is resolved here and nothing of the desk moves. Knows which list fits
-the machine; does not know what the packages are for.
+The lists in requirements/ are complete, so nothing is resolved here and nothing of the desk moves. Knows which list
+fits the machine; does not know what the packages are for.
 """
 
 import importlib.util
@@ -48,7 +48,9 @@ def install(say: Callable[[str], None]) -> None:
     if name == "train-cpu":
         _name_vllm()
     if left := missing():
-        raise InfraError(f"installed, yet {', '.join(left)} cannot be found", hint="rm -rf .venv, then ./just train-set")
+        raise InfraError(
+            f"installed, yet {', '.join(left)} cannot be found", hint="rm -rf .venv, then ./just train-set"
+        )
 
 
 def _name_vllm() -> None:

@@ -24,8 +24,7 @@ OUTPUTS = ("function_call_output", "custom_tool_call_output")
 class Responses:
     name = "responses"
     path = "/responses"
-    terminal: tuple[bytes, ...] = (b'"type":"response.completed"', b'"type":"response.incomplete"', b'"type":"response.failed"',
-                b"event: response.completed", b"event: response.incomplete", b"event: response.failed")  # fmt: skip
+    terminal: tuple[bytes, ...] = tuple(b"response." + end for end in (b"completed", b"incomplete", b"failed"))
 
     def read_request(self, body: bytes) -> Request:
         wire = base.as_object(base.parse_json(body), "the body")
@@ -105,6 +104,7 @@ def read_items(items: list[Any]) -> list[Message]:
             turn.add(kind, item, where)
             continue
         messages += turn.close()
+        turn = _Turn()
         if kind in OUTPUTS:
             call_id = base.as_text(item.get("call_id"), f"{where}.call_id")
             output = base.join_parts(item.get("output"), f"{where}.output")
@@ -147,9 +147,7 @@ class _Turn:
     def close(self) -> list[Message]:
         if not self.started:
             return []
-        message = Message("assistant", self.text, self.reasoning, tuple(self.calls))
-        self.__init__()  # type: ignore[misc]
-        return [message]
+        return [Message("assistant", self.text, self.reasoning, tuple(self.calls))]
 
 
 @dataclass

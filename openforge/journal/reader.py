@@ -1,0 +1,112 @@
+"""Reading a run's records, also while they are written.
+
+Readers take whole lines only. A last line without its newline was being written, or its writer died in mid-write: it
+was never acknowledged, so it is skipped and counted. A whole line that is not a record is damage; it is skipped and
+counted too. Readers hold no lock and never change a file.
+"""
+
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from openforge.journal.encode import decode
+from openforge.journal.records import JournalError
+from openforge.journal.segments import Segment, all_segments, recorders, segments
+
+_CHUNK = 1 << 20
+_HEAD = 256  # the header up to `kind` is shorter: v, recorder_id, seq, ts
+
+
+@dataclass(slots=True)
+class ReadStats:
+    """What a reader had to leave out."""
+
+    torn: int = 0  # last lines without an end
+    damaged: int = 0  # whole lines that are not records
+
+
+def read_records(
+    run_dir: Path, kinds: Collection[str] | None = None, *, stats: ReadStats | None = None
+) -> Iterator[dict[str, Any]]:
+    """All records of a run (of these kinds), ordered by (recorder_id, seq)."""
+    stats = stats if stats is not None else ReadStats()
+    tags = _tags(kinds)
+    for segment in all_segments(run_dir):
+        with open(_open(segment), "rb", closefd=True) as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    stats.torn += 1
+                elif wanted(line, tags):
+                    record = decode(line)
+                    if record is None:
+                        stats.damaged += 1
+                    else:
+                        yield record
+
+
+class Tail:
+    """New records since the last `poll`, by file offset: nothing is read twice but a line that had no end yet."""
+
+    def __init__(self, run_dir: Path, kinds: Collection[str] | None = None) -> None:
+        self.stats = ReadStats()  # `torn` stays 0: a line without an end may still get one
+        self._run_dir = run_dir
+        self._tags = _tags(kinds)
+        self._at: dict[str, tuple[int, int]] = {}  # recorder_id -> (first_seq of its segment, offset in it)
+
+    def poll(self, max_bytes: int = 64 << 20) -> list[dict[str, Any]]:
+        """What came since the last call; about `max_bytes` of it at most, so call again until it is empty."""
+        records: list[dict[str, Any]] = []
+        for recorder_id in recorders(self._run_dir):
+            for segment in segments(self._run_dir, recorder_id):
+                first_seq, offset = self._at.get(recorder_id, (-1, 0))
+                if segment.first_seq < first_seq:
+                    continue
+                offset = offset if segment.first_seq == first_seq else 0
+                data = _read_lines(segment, offset, max_bytes)
+                max_bytes -= len(data)
+                self._at[recorder_id] = (segment.first_seq, offset + len(data))
+                for line in data.splitlines(keepends=True):
+                    if wanted(line, self._tags):
+                        record = decode(line)
+                        if record is None:
+                            self.stats.damaged += 1
+                        else:
+                            records.append(record)
+                if max_bytes <= 0:
+                    return records
+        return records
+
+
+def _tags(kinds: Collection[str] | None) -> tuple[bytes, ...] | None:
+    return None if kinds is None else tuple(f'"kind":"{kind}"'.encode() for kind in kinds)
+
+
+def wanted(line: bytes, tags: tuple[bytes, ...] | None) -> bool:
+    """Whether the header of `line` names one of the kinds; cheaper than parsing a line that is not wanted."""
+    return tags is None or any(tag in line[:_HEAD] for tag in tags)
+
+
+def _open(segment: Segment) -> int:
+    for path in (segment.path, segment.sealed_path()):  # it may have been sealed since it was listed
+        try:
+            return os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+    raise JournalError(f"{segment.path} is gone", hint="its records are missing from this run")
+
+
+def _read_lines(segment: Segment, offset: int, max_bytes: int) -> bytes:
+    """Whole lines from `offset`: about `max_bytes`, more when the first line alone is longer."""
+    fd = _open(segment)
+    try:
+        available = os.fstat(fd).st_size - offset
+        if available <= 0:
+            return b""
+        data = os.pread(fd, min(available, max(max_bytes, _CHUNK)), offset)
+        while (end := data.rfind(b"\n")) < 0 and len(data) < available:
+            data += os.pread(fd, min(available - len(data), _CHUNK), offset + len(data))
+        return data[: end + 1]
+    finally:
+        os.close(fd)

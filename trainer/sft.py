@@ -1,0 +1,154 @@
+"""Supervised fine-tuning with veRL's own SFT trainer on recorded ids: one function, from Parquet rows to a model folder.
+
+The trainer runs as a process of its own (torchrun), on the CPU platform of `trainer.verl_plugins`. Rows are taken as
+they are: ids and masks, nothing is rendered again, and a row that is too long is an error.
+"""
+
+import math
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import pyarrow.parquet as pq
+
+from openforge.errors import InfraError, OpenForgeError
+from trainer.programs import run_program
+from trainer.verl_plugins import CPU_ENVIRONMENT
+
+_ROOT = Path(__file__).resolve().parent.parent
+_STEP = re.compile(r"step:(\d+) - .*?\btrain/loss:([^ ]+)")
+
+
+class Step(NamedTuple):
+    """`number` counts from 1; `loss` is the mean over the step's learned tokens, in nats."""
+
+    number: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class SftSettings:
+    """What is taught how long; `lr` is for MuonAdamW, warmed up and then lowered along a cosine to a twentieth."""
+
+    steps: int = 240
+    batch_rows: int = 8
+    micro_rows: int = 8
+    lr: float = 4e-3
+    warmup_steps: int = 20
+    max_length: int = 1024
+    threads: int = 2
+
+
+def run_sft(
+    rows: Path,
+    model: Path,
+    dest: Path,
+    settings: SftSettings,
+    on_step: Callable[[Step], None] = lambda step: None,
+) -> list[Step]:
+    """Teach the model in folder `model` the rows of a Parquet file and leave the result in the new folder `dest`.
+
+    `rows` has the columns `input_ids` and `loss_mask`. Raises OpenForgeError when there are fewer rows than a step
+    takes or the loss is no longer a number, InfraError with the trainer's last lines when it fails.
+    """
+    row_count = pq.read_metadata(rows).num_rows
+    if row_count < settings.batch_rows:
+        raise OpenForgeError(f"{rows.name} has {row_count} rows, a step takes {settings.batch_rows}")
+    steps: list[Step] = []
+
+    def read(line: str) -> None:
+        found = _STEP.search(line)  # a progress bar may stand before it
+        if found:
+            step = Step(int(found[1]), _number(found[2]))
+            steps.append(step)
+            on_step(step)
+            if not math.isfinite(step.loss):
+                raise OpenForgeError(f"the loss of step {step.number} is {step.loss}", hint="lower the learning rate")
+
+    with TemporaryDirectory(prefix=".sft-", dir=dest.parent) as work:
+        run_program(
+            [*_TORCHRUN, *_overrides(rows, model, Path(work), row_count, settings)],
+            step="teaching the policy",
+            cwd=Path(work),  # hydra and the trackers write into the folder they start in
+            env=_environment(settings.threads),
+            on_line=read,
+        )
+        result = Path(work) / f"global_step_{settings.steps}" / "huggingface"
+        if len(steps) != settings.steps or not result.is_dir():
+            raise InfraError(f"the trainer ended after {len(steps)} of {settings.steps} steps without saving a model")
+        shutil.move(result, dest)
+    return steps
+
+
+_TORCHRUN = [
+    *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=1"),
+    *("-m", "verl.trainer.sft_trainer"),
+]
+
+
+def _environment(threads: int) -> dict[str, str]:
+    inherited = os.environ.get("PYTHONPATH", "")
+    return {
+        **CPU_ENVIRONMENT,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), inherited])),
+        "PYTHONUNBUFFERED": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": str(threads),
+        # Threads that spin while they wait make a busy machine ten times slower.
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "GOMP_SPINCOUNT": "0",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+
+
+def _overrides(rows: Path, model: Path, work: Path, row_count: int, settings: SftSettings) -> list[str]:
+    epochs = math.ceil(settings.steps / (row_count // settings.batch_rows))
+    values = {
+        "data.train_files": rows.resolve(),
+        "data.custom_cls.path": _ROOT / "trainer" / "verl_plugins" / "ids_dataset.py",
+        "data.custom_cls.name": "IdsDataset",
+        "data.train_batch_size": settings.batch_rows,
+        "data.micro_batch_size_per_gpu": settings.micro_rows,
+        "data.max_length": settings.max_length,
+        "data.pad_mode": "no_padding",
+        "data.use_dynamic_bsz": False,
+        "data.num_workers": 0,
+        "model.path": model.resolve(),
+        "model.use_remove_padding": False,
+        "+model.override_config.attn_implementation": "sdpa",
+        "model.enable_gradient_checkpointing": False,
+        "engine.strategy": "fsdp2",
+        "engine.model_dtype": "fp32",
+        "+engine.mixed_precision": "{param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}",
+        "engine.use_torch_compile": False,
+        "optim.optimizer_impl": "trainer.verl_plugins.muon",
+        "optim.optimizer": "MuonAdamW",
+        "optim.betas": "[0.9,0.98]",
+        "optim.lr": settings.lr,
+        "optim.lr_warmup_steps": settings.warmup_steps,
+        "optim.lr_scheduler_type": "cosine",
+        "optim.min_lr_ratio": 0.05,
+        "optim.weight_decay": 0.0,
+        "trainer.device": "cpu",
+        "trainer.logger": "[console]",
+        "trainer.total_epochs": epochs,
+        "trainer.total_training_steps": settings.steps,
+        "trainer.save_freq": settings.steps,
+        "trainer.test_freq": -1,
+        "trainer.default_local_dir": work.resolve(),
+        "trainer.resume_mode": "disable",
+        "checkpoint.save_contents": "[model,hf_model]",
+    }
+    return [f"{key}={value}" for key, value in values.items()]
+
+
+def _number(text: str) -> float:
+    """veRL prints numpy scalars by their repr on some versions: `np.float64(0.5)`."""
+    return float(text.removeprefix("np.float64(").removesuffix(")"))

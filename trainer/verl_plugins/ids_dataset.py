@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset
 
 
-class IdsDataset(Dataset[dict[str, torch.Tensor]]):
+class IdsDataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]
     """Rows as veRL wants them: `input_ids`, `position_ids`, `loss_mask`, each a (length,) tensor of int64.
 
     Raises ValueError for a row longer than `config.max_length` (a cut row would teach something that nobody did), for

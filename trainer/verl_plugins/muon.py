@@ -14,7 +14,7 @@ _TABLE_RATIO = 8  # a matrix with 8 times more rows than columns is a table of e
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 
-class MuonAdamW(torch.optim.Optimizer):
+class MuonAdamW(torch.optim.Optimizer):  # type: ignore[misc]
     """`lr` serves both: Muon's step is scaled to the root mean square size of an AdamW step."""
 
     def __init__(
@@ -29,7 +29,7 @@ class MuonAdamW(torch.optim.Optimizer):
         defaults = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "momentum": momentum, "eps": eps}
         super().__init__(params, defaults)
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self, closure: Any = None) -> None:
         """One update of every parameter that has a gradient."""
         for group in self.param_groups:
@@ -51,7 +51,7 @@ def _whole(tensor: Any) -> torch.Tensor:
 
 
 def _is_matrix(weight: torch.Tensor) -> bool:
-    return weight.ndim == 2 and weight.shape[0] < _TABLE_RATIO * weight.shape[1]
+    return bool(weight.ndim == 2 and weight.shape[0] < _TABLE_RATIO * weight.shape[1])
 
 
 def _muon(weight: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:

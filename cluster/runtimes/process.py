@@ -107,6 +107,8 @@ class ProcessRuntime:
         )
 
     def tools(self, harness: Path | None, node: Path | None) -> tuple[Mount, ...]:
+        if not self.isolated:
+            return ()
         pairs = ((harness, "/opt/harness"), (node, "/opt/node"))
         return tuple(Mount(source, target) for source, target in pairs if source is not None)
 
@@ -128,6 +130,8 @@ class ProcessRuntime:
 
     async def run(self, spec: Spec) -> Exit:
         mark = os.urandom(12).hex()
+        if not self.isolated:
+            _link_mounts(spec)
         status_read, status_write = os.pipe()
         plan_read, plan_write = os.pipe()
         inherited: tuple[int, ...] = (status_write, plan_read)
@@ -247,6 +251,17 @@ def _exit(status: bytes, timed_out: bool, returncode: int | None, duration_s: fl
     if reason == "signal":
         detail = f"ended by {signal.Signals(told['signal']).name}"
     return Exit(reason, told["code"], detail, duration_s, cpu_s)
+
+
+def _link_mounts(spec: Spec) -> None:
+    """Without a mount namespace the sandbox's folder gets links at the places that `layout` names."""
+    pairs = [(mount.source, Path(mount.target)) for mount in spec.mounts]
+    if spec.work is not None:
+        (spec.folder / "work").rmdir()
+        pairs.append((spec.work, spec.folder / "work"))
+    for source, target in pairs:
+        if target.is_relative_to(spec.folder) and source != target:
+            target.symlink_to(source)
 
 
 async def _pump(stream: asyncio.StreamReader | None, log: Path | None) -> None:

@@ -1,0 +1,122 @@
+"""Judges what an agent left behind: the task's own test.sh in a fresh sandbox without network, after the agent is dead.
+
+The verifier sees the agent's work, an untouched copy of the start files and the task's tests (both read-only), and a
+folder for the reward that the agent's code never sees when the verifier runs it through `untrusted`. A verifier that
+crashes, hangs or writes nonsense is our failure (class `grader`), never a reward of 0.
+"""
+
+import os
+import re
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.runtimes.base import Exit, Limits, Mount, Runtime, Spec
+from cluster.untrusted import UntrustedCommands
+from cluster.worktree import clean_work
+from openforge.task import Task
+
+_NUMBER = re.compile(rb"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,2})?\s*")
+_UNTRUSTED_S = 30.0
+_REWARD_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Grade:
+    """`reward` is a finite number, or None when the verifier itself failed: then `problem` says how."""
+
+    reward: float | None
+    problem: str
+    details: dict[str, Any]
+    duration_s: float
+
+
+async def grade(runtime: Runtime, task: Task, work: Path, orig: Path, log: Path, limits: Limits) -> Grade:
+    """Run `task`'s verifier on `work`. `limits.wall_s` is the verifier's own time limit."""
+    started_s = time.monotonic()
+    folder = runtime.new_folder()
+    verifier = folder / "verifier"
+    verifier.mkdir()
+    runtime.own(verifier)
+    try:
+        removed = clean_work(work, runtime.layout(folder).work)
+        ended, commands = await _run(runtime, task, folder, work, orig, log, limits)
+        reward, problem = read_reward(verifier / "reward.txt")
+        if ended.reason != "exit":
+            reward, problem = None, f"test.sh: {ended.detail}"
+        elif reward is None and ended.code:
+            problem = f"test.sh ended with {ended.code}; {problem}"
+        details: dict[str, Any] = {"exit_code": ended.code, "untrusted_commands": commands, "removed": removed[:20]}
+        return Grade(reward, problem, details, time.monotonic() - started_s)
+    finally:
+        runtime.remove_folder(folder)
+
+
+def read_reward(path: Path) -> tuple[float | None, str]:
+    """The one finite number that the verifier wrote, or None and why not."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        return None, f"no reward was written ({error.strerror})"
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None, "the reward is not a regular file"
+        data = file.read(_REWARD_BYTES + 1)
+    if len(data) > _REWARD_BYTES or not _NUMBER.fullmatch(data):
+        return None, f"the reward is not one number: {data[:_REWARD_BYTES]!r}"
+    return float(data), ""
+
+
+async def _run(
+    runtime: Runtime, task: Task, folder: Path, work: Path, orig: Path, log: Path, limits: Limits
+) -> tuple[Exit, int]:
+    layout = runtime.layout(folder)
+    env = base_env(layout.path, layout.home, layout.temp)
+    mounts = (
+        Mount(task.tests, layout.tests),
+        Mount(orig, layout.orig),
+        Mount(folder / "verifier", layout.verifier, writable=True),
+    )
+    verifier_env = {
+        **env,
+        "REWARD_FILE": f"{layout.verifier}/reward.txt",
+        "TASK_ORIG": layout.orig,
+        # A repository that the agent made must not run its hooks in the verifier.
+        "GIT_CONFIG_COUNT": "2",
+        "GIT_CONFIG_KEY_0": "core.hooksPath",
+        "GIT_CONFIG_VALUE_0": "/dev/null",
+        "GIT_CONFIG_KEY_1": "core.fsmonitor",
+        "GIT_CONFIG_VALUE_1": "false",
+    }
+    argv = ("bash", f"{layout.tests}/test.sh")
+    if runtime.enforced.isolation != "bubblewrap":
+        return await runtime.run(Spec(argv, verifier_env, folder, limits, mounts, log=log, work=work)), 0
+    untrusted_limits = Limits(
+        wall_s=min(_UNTRUSTED_S, limits.wall_s / 2),
+        cpu_s=int(_UNTRUSTED_S),
+        memory_bytes=limits.memory_bytes,
+        disk_bytes=limits.disk_bytes,
+        open_files=limits.open_files,
+        processes=limits.processes,
+    )
+    async with UntrustedCommands(runtime, folder, work, untrusted_limits, env) as commands:
+        verifier_env["PATH"] = f"/opt/openforge/bin:{layout.path}"
+        spec = Spec(argv, verifier_env, folder, limits, mounts + commands.mounts(), log=log, work=work)
+        ended = await runtime.run(spec)
+    return ended, commands.count
+
+
+def base_env(path: str, home: str, temp: str) -> dict[str, str]:
+    """The environment of every sandbox: nothing of this machine's own."""
+    return {
+        "PATH": path,
+        "HOME": home,
+        "TMPDIR": temp,
+        "LANG": "C.UTF-8",
+        "TZ": "UTC",
+        "TERM": "dumb",
+        "USER": "agent",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }

@@ -41,7 +41,9 @@ def _plain_tree(value: Any) -> Any:
     if isinstance(value, str):  # a lone surrogate is no Unicode text: shown as \\udxxx
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {_plain_tree(name if isinstance(name, str) else str(name)): _plain_tree(item) for name, item in value.items()}
+        return {
+            _plain_tree(name if isinstance(name, str) else str(name)): _plain_tree(item) for name, item in value.items()
+        }
     if isinstance(value, list | tuple):
         return [_plain_tree(item) for item in value]
     if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**64:

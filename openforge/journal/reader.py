@@ -67,7 +67,7 @@ class Tail:
                 data = _read_lines(segment, offset, max_bytes)
                 max_bytes -= len(data)
                 self._at[recorder_id] = (segment.first_seq, offset + len(data))
-                for line in data.splitlines(keepends=True):
+                for line in data.split(b"\n")[:-1]:
                     if wanted(line, self._tags):
                         record = decode(line)
                         if record is None:

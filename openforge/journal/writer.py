@@ -58,7 +58,9 @@ class JournalWriter:
             self._dir.mkdir(parents=True)
             self._open_segment()
         except FileExistsError as error:
-            raise JournalError(f"recorder id {recorder_id} has a journal already", hint="one recorder id, one process") from error
+            raise JournalError(
+                f"recorder id {recorder_id} has a journal already", hint="one recorder id, one process"
+            ) from error
         except OSError as error:
             raise JournalError(f"cannot write the journal in {self._dir}: {error}") from error
         if fsync_interval_s > 0:
@@ -141,7 +143,8 @@ class JournalWriter:
     def _break(self, doing: str, error: OSError | str) -> JournalError:
         self.broken = f"could not {doing}: {error}"
         return JournalError(
-            f"the journal of {self.recorder_id} {self.broken}", hint=f"check the disk under {self._dir}; the run cannot go on"
+            f"the journal of {self.recorder_id} {self.broken}",
+            hint=f"check the disk under {self._dir}; the run cannot go on",
         )
 
     def _guard(self, action: Any, doing: str) -> None:

@@ -1,10 +1,10 @@
 """The calls of one rollout as a tree of tokens.
 
 A turn is one answered call: the ids it added to its parent's path (never sampled), then the ids the policy sampled.
-Turns hold deltas only; a whole prompt is joined when asked for. A call finds its parent by what its messages mean
-(key.py): the deepest answered prefix that ends in a message we sampled, with no other assistant message after it. If
-the harness rewrote only its last assistant message, that one turn is rolled back: its prompt stays, the rewritten
-message follows unsampled. Anything else starts a new root, and says why.
+Turns hold deltas only; a whole prompt is joined when asked for. A call continues the turn whose answer is the last
+assistant message of its conversation, when everything up to there means the same (key.py). If the harness rewrote only
+that last message, the one turn is rolled back: its prompt stays, the rewritten message follows unsampled. Anything
+else starts a new root, and says why.
 
 Pure data: it does not know renderers, engines or files, and is used from one thread.
 """
@@ -13,46 +13,37 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import NamedTuple
 
 from openforge.ids import CallId
+from openforge.tokens.breaks import Break
 from openforge.tokens.key import extend, message_key
 from openforge.tokens.message import Message
+
+__all__ = [
+    "Break",
+    "Graph",
+    "Ids",
+    "Logprobs",
+    "Match",
+    "Rollback",
+    "Turn",
+    "Versions",
+    "path",
+    "prompt_ids",
+    "tail_ids",
+]
 
 type Ids = array[int]
 type Logprobs = array[float]
 type Versions = tuple[tuple[int, str], ...]
 
-_KNOWN_KEYS = 4096  # cached message keys a graph; dropped all at once beyond that
-
-
-class Break(StrEnum):
-    """How a call came to its place in the tree; everything but ROOT and APPEND broke a continuation."""
-
-    ROOT = "root"
-    APPEND = "append"
-    RETRY = "retry"  # the same prompt again: a sibling, both are kept
-    BRANCH = "branch"  # another continuation of an answer that was already continued
-    ROLLBACK = "rollback:last-assistant"
-    NO_MATCH = "fork:no-match"
-    FOREIGN = "fork:foreign-assistant"
-    PREFILL = "fork:prefill"
-    BRIDGE_REFUSED = "fork:bridge-refused"
-    BRIDGE_TRIMMED = "fork:bridge-trimmed"
-    SYSTEM_CHANGED = "fork:system-changed"
-    TOOLS_CHANGED = "fork:tools-changed"
-    HISTORY_REWRITE = "fork:history-rewrite"
-
-    @property
-    def forks(self) -> bool:
-        """True when the call starts a new root, so that its input ids are its whole prompt."""
-        return self is Break.ROOT or self.value.startswith("fork:")
+_KNOWN_KEYS = 4096  # message keys cached a graph; all are dropped beyond that
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turn:
-    """One committed call. `input_ids` continue the parent's prompt and answer (from nothing when there is no parent)."""
+    """One committed call. `input_ids` continue the parent's prompt and answer, or are the whole prompt of a root."""
 
     call_id: CallId
     parent: "Turn | None"
@@ -64,15 +55,16 @@ class Turn:
     messages: tuple[Message, ...]  # what the input ids say
     answer: Message
     prompt_len: int  # ids of the whole prompt
-    message_count: int  # messages up to and including the answer
-    root: bytes
+    message_count: int  # messages of the whole conversation, with the answer
+    root: bytes  # key of the tools
+    keys: tuple[bytes, ...]  # of `messages` and `answer`
     prompt_key: bytes
     key: bytes
     auxiliary: bool
 
 
 class Rollback(NamedTuple):
-    """The harness rewrote the answer of `turn`: `turn.input_ids` are kept, `rewritten` follows unsampled, then `new`."""
+    """The harness rewrote the answer of `turn`: `turn.input_ids` are kept, then `rewritten` unsampled, then `new`."""
 
     turn: Turn
     rewritten: Message
@@ -80,16 +72,21 @@ class Rollback(NamedTuple):
 
 
 class Match(NamedTuple):
-    """Where a call belongs. `new` is every message after the parent's answer (all of them without a parent)."""
+    """Where a call belongs. `new` is every message after the parent's answer (all of them without a parent).
+
+    The input ids to commit are what `new` adds to the parent's path: `ready` when that is known already (a retry); else
+    the kept ids, the rewritten message and the new ones of `rollback`; else the rendering of `new`.
+    """
 
     parent: Turn | None
     new: tuple[Message, ...]
     reason: Break
     messages: tuple[Message, ...]
     root: bytes
+    keys: tuple[bytes, ...]  # of `messages`
     prompt_key: bytes
     rollback: Rollback | None = None
-    ready: Ids | None = None  # a retry: the input ids of the same prompt, nothing needs rendering
+    ready: Ids | None = None
 
     @property
     def start(self) -> int:
@@ -102,30 +99,42 @@ class Match(NamedTuple):
 
 
 class Graph:
-    """The tree of one rollout attempt."""
+    """The tree of one rollout attempt; `breaks` counts how its calls came to their places.
+
+    `compare_ids=False` also matches histories whose tool call ids the harness made anew.
+    """
 
     def __init__(self, *, compare_ids: bool = True) -> None:
         self.turns: list[Turn] = []
         self.breaks: Counter[Break] = Counter()
         self._compare_ids = compare_ids
-        self._answers: dict[bytes, list[Turn]] = {}  # chain key including the answer -> who answered
-        self._prompts: dict[bytes, list[Turn]] = {}  # chain key of a prompt -> who answered it
+        self._answers: dict[bytes, list[Turn]] = {}  # key of a conversation that ends in an answer
+        self._prompts: dict[bytes, list[Turn]] = {}  # key of a conversation that was answered
+        self._call_ids: set[CallId] = set()
+        self._continued: set[Turn] = set()
+        self._claims: Counter[Turn] = Counter()
         self._known: dict[Message, bytes] = {}
-        self._claims: Counter[CallId] = Counter()
 
     def match(self, tools_root: bytes, messages: Sequence[Message]) -> Match:
-        """Find where a call with these messages belongs. Changes nothing that a later call could see."""
-        chain = self._chain(messages)
+        """Find where a call with these messages belongs."""
         whole = tuple(messages)
-        reason = Break.ROOT
-        prompt_key = chain[-1] if chain else b""
-        last = max((i for i, m in enumerate(whole) if m.role == "assistant"), default=-1)
-        if last >= 0:
-            parent = self._pick(chain[last], tools_root, whole[last], prompt_key)
-            if parent is not None and last + 1 < len(whole):
-                return self._retry(Match(parent, whole[last + 1 :], Break.APPEND, whole, tools_root, prompt_key))
-            reason = Break.PREFILL if parent is not None else Break.NO_MATCH
-        return self._retry(Match(None, whole, reason, whole, tools_root, prompt_key))
+        keys = tuple(self._key(message) for message in whole)
+        chain = _chain(keys)
+        asked = Match(None, whole, Break.ROOT, whole, tools_root, keys, chain[-1] if chain else b"")
+        last = _last_assistant(whole)
+        if last < 0 or (not self.turns and last + 1 < len(whole)):
+            return self._retried(asked)
+        if last + 1 == len(whole):
+            return self._retried(asked.fork(Break.PREFILL))
+        parent = self._pick(chain[last], tools_root, whole[last])
+        if parent is not None:
+            return self._retried(asked._replace(parent=parent, new=whole[last + 1 :], reason=Break.APPEND))
+        turn = self._asked_before(chain[last - 1], tools_root) if last else None
+        if turn is not None and turn.parent is not None:  # the answer of a root leaves nothing to go back to
+            rollback = Rollback(turn, whole[last], whole[last + 1 :])
+            new = whole[turn.parent.message_count :]
+            return self._retried(asked._replace(parent=turn.parent, new=new, reason=Break.ROLLBACK, rollback=rollback))
+        return self._retried(asked.fork(self._why(asked, chain, last)))
 
     def commit(
         self,
@@ -140,14 +149,23 @@ class Graph:
         reason: Break | None = None,
         auxiliary: bool = False,
     ) -> Turn:
-        """Add an answered call. With a `reason` that forks, `input_ids` are the whole prompt and the parent is let go."""
+        """Add an answered call; raises ValueError when `call_id` was committed before.
+
+        With a `reason` that forks, `input_ids` are the whole prompt and the parent of `match` is let go.
+        """
+        if call_id in self._call_ids:
+            raise ValueError(f"call {call_id} is committed already")
         if reason is not None:
             match = match.fork(reason) if reason.forks else match._replace(reason=reason)
         parent = match.parent
+        broke = match.reason
+        if broke is Break.APPEND and parent in self._continued:
+            broke = Break.BRANCH
+        answer_key = self._key(answer)
         turn = Turn(
             call_id=call_id,
             parent=parent,
-            reason=match.reason,
+            reason=broke,
             input_ids=input_ids,
             answer_ids=answer_ids,
             logprobs=logprobs,
@@ -157,26 +175,31 @@ class Graph:
             prompt_len=len(input_ids) + (parent.prompt_len + len(parent.answer_ids) if parent else 0),
             message_count=len(match.messages) + 1,
             root=match.root,
+            keys=(*match.keys[match.start :], answer_key),
             prompt_key=match.prompt_key,
-            key=extend(match.prompt_key, self._key(answer)),
+            key=extend(match.prompt_key, answer_key),
             auxiliary=auxiliary,
         )
         self.turns.append(turn)
-        self.breaks[turn.reason] += 1
+        self.breaks[broke] += 1
+        self._call_ids.add(call_id)
         self._answers.setdefault(turn.key, []).append(turn)
         self._prompts.setdefault(turn.prompt_key, []).append(turn)
+        if parent and not auxiliary:
+            self._continued.add(parent)
         return turn
 
     def leaves(self) -> list[Turn]:
         """Turns that nothing continues, in the order they were committed."""
-        parents = {turn.parent.call_id for turn in self.turns if turn.parent}
-        return [turn for turn in self.turns if turn.call_id not in parents]
+        parents = {turn.parent for turn in self.turns}
+        return [turn for turn in self.turns if turn not in parents]
 
     def paths(self) -> list[list[Turn]]:
         """One path, root first, for each leaf."""
         return [path(leaf) for leaf in self.leaves()]
 
     def _key(self, message: Message) -> bytes:
+        """Cached by value: a history that comes back costs a comparison, not a parse of all its arguments."""
         key = self._known.get(message)
         if key is None:
             if len(self._known) >= _KNOWN_KEYS:
@@ -184,26 +207,47 @@ class Graph:
             key = self._known[message] = message_key(message, compare_ids=self._compare_ids)
         return key
 
-    def _chain(self, messages: Sequence[Message]) -> list[bytes]:
-        chain, key = [], b""
-        for message in messages:
-            key = extend(key, self._key(message))
-            chain.append(key)
-        return chain
+    def _pick(self, key: bytes, root: bytes, echo: Message) -> Turn | None:
+        """Of the turns that gave this answer: the same reasoning first, then the least continued one, then the latest.
 
-    def _pick(self, key: bytes, root: bytes, echo: Message, prompt_key: bytes) -> Turn | None:
-        candidates = [turn for turn in self._answers.get(key, ()) if turn.root == root]
-        return candidates[-1] if candidates else None
+        So two sub-agents that were asked the same and answered the same each go on from their own answer.
+        """
+        turns = [turn for turn in self._answers.get(key, ()) if turn.root == root]
+        if not turns:
+            return None
+        turns.reverse()
+        best = min(turns, key=lambda turn: (turn.answer.reasoning != echo.reasoning, self._claims[turn]))
+        self._claims[best] += 1
+        return best
 
-    def _retry(self, match: Match) -> Match:
-        for turn in reversed(self._prompts.get(match.prompt_key, ())):
+    def _asked_before(self, prompt_key: bytes, root: bytes) -> Turn | None:
+        turns = [turn for turn in self._prompts.get(prompt_key, ()) if turn.root == root]
+        return turns[-1] if turns else None
+
+    def _retried(self, match: Match) -> Match:
+        for turn in self._prompts.get(match.prompt_key, ()):
             if turn.root == match.root and turn.parent is match.parent:
-                ready = turn.input_ids if turn.messages == match.new else None
-                return match._replace(reason=Break.RETRY, ready=ready)
+                return match._replace(reason=Break.RETRY, ready=turn.input_ids if turn.messages == match.new else None)
         return match
 
+    def _why(self, asked: Match, chain: list[bytes], last: int) -> Break:
+        """What the harness changed, as far as the tree can tell: `last` is the assistant message that nobody gave."""
+        if chain[last] in self._answers:
+            return Break.TOOLS_CHANGED
+        body = asked.keys[_leading_system(asked.messages) : last + 1]
+        for turn in reversed(self.turns):
+            if turn.keys[-1] == body[-1] and _body(turn) == body:
+                return Break.SYSTEM_CHANGED
+        spoken = [i for i, message in enumerate(asked.messages) if message.role == "assistant"]
+        ours = [i for i in spoken if any(turn.root == asked.root for turn in self._answers.get(chain[i], ()))]
+        first = next(i for i in spoken if not ours or i > ours[-1])
+        replaced = first > 0 and self._asked_before(chain[first - 1], asked.root) is not None
+        if replaced or any(turn.keys[-1] == asked.keys[first] for turn in self.turns):
+            return Break.HISTORY_REWRITE
+        return Break.FOREIGN if ours else Break.NO_MATCH
 
-def path(turn: Turn) -> list[Turn]:
+
+def path(turn: Turn | None) -> list[Turn]:
     """The turns from the root to `turn`."""
     turns = list(ancestors(turn))
     turns.reverse()
@@ -220,23 +264,45 @@ def ancestors(turn: Turn | None) -> Iterator[Turn]:
 def prompt_ids(parent: Turn | None, input_ids: Ids) -> Ids:
     """The whole prompt of a call that adds `input_ids` to the path of `parent`."""
     joined: Ids = array("i")
-    for turn in path(parent) if parent else ():
+    for turn in path(parent):
         joined += turn.input_ids
         joined += turn.answer_ids
-    return joined + input_ids
+    joined += input_ids
+    return joined
 
 
 def tail_ids(turn: Turn, n: int) -> Ids:
-    """The last `n` ids of the prompt and answer of `turn` (fewer when there are fewer)."""
+    """The last `n` ids of the prompt and answer of `turn` (all of them when there are fewer)."""
     pieces: list[Ids] = []
-    for at in ancestors(turn):
-        for ids in (at.answer_ids, at.input_ids):
-            piece = ids[max(0, len(ids) - n) :] if n > 0 else ids[:0]
-            pieces.append(piece)
-            n -= len(piece)
+    for ids in (ids for at in ancestors(turn) for ids in (at.answer_ids, at.input_ids)):
         if n <= 0:
             break
+        pieces.append(ids[-n:])
+        n -= len(pieces[-1])
     tail: Ids = array("i")
     for piece in reversed(pieces):
         tail += piece
     return tail
+
+
+def _chain(keys: Sequence[bytes]) -> list[bytes]:
+    """The keys of the conversations that end in each message."""
+    chain, key = [], b""
+    for message in keys:
+        key = extend(key, message)
+        chain.append(key)
+    return chain
+
+
+def _last_assistant(messages: Sequence[Message]) -> int:
+    return max((i for i, message in enumerate(messages) if message.role == "assistant"), default=-1)
+
+
+def _leading_system(messages: Sequence[Message]) -> int:
+    return next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
+
+
+def _body(turn: Turn) -> tuple[bytes, ...]:
+    """Keys of the conversation of `turn` without the system messages it starts with."""
+    turns = path(turn)
+    return tuple(key for at in turns for key in at.keys)[_leading_system(turns[0].messages) :]

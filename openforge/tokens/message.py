@@ -36,4 +36,7 @@ class Tool:
 
     def schema(self) -> dict[str, Any]:
         """The form that chat templates expect: the OpenAI function wrapper."""
-        return {"type": "function", "function": {"name": self.name, "description": self.description, "parameters": self.parameters}}
+        return {
+            "type": "function",
+            "function": {"name": self.name, "description": self.description, "parameters": self.parameters},
+        }

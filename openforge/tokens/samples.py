@@ -10,14 +10,15 @@ import math
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
-
 from typing import NamedTuple
 
 from openforge.ids import CallId
-from openforge.tokens.graph import Break, Graph, Ids, Logprobs, Turn, Versions, ancestors, path
+from openforge.tokens.breaks import Break
+from openforge.tokens.graph import Graph, Ids, Logprobs, Turn, Versions, ancestors, path
 
 _ROUNDING = 1e-4  # x - logsumexp(x) may come out this much above 0 in float32
 _FLOOR = -9999.0  # what vLLM writes for minus infinity
+_UNKNOWN = array("f", [math.nan])
 _ZERO_RUN = 16  # a peaked policy may answer a few ids with logprob exactly 0; that many in a row were made up
 
 
@@ -41,55 +42,58 @@ class Sample:
 
 
 class Refused(NamedTuple):
-    """A path that gives no row. `call_ids` is the whole path, `reason` names the fault of the first bad call."""
+    """A path that gives no row. `call_ids` is the whole path, `reason` names what is wrong with it."""
 
     call_ids: tuple[CallId, ...]
     reason: str
 
 
 def build_samples(graph: Graph, *, vocab_size: int | None) -> tuple[list[Sample], list[Refused]]:
-    """The rows of a rollout, main path last (the one with most sampled ids, the latest of equals), and what was refused."""
+    """The rows of a rollout and what was refused.
+
+    The main row is last: the path with most sampled ids, the latest of equals. `vocab_size=None` only refuses negative
+    ids. Auxiliary calls train nothing.
+    """
     kept: list[list[Turn]] = []
     refused: list[Refused] = []
     for leaf in trained_leaves(graph):
         turns = path(leaf)
         fault = find_fault(turns, vocab_size)
         if fault:
-            refused.append(Refused(tuple(turn.call_id for turn in turns), fault))
+            refused.append(_refuse(turns, fault))
         else:
             kept.append(turns)
     if not kept:
         return [], refused
-    order = {turn.call_id: n for n, turn in enumerate(graph.turns)}
-    main = max(kept, key=lambda turns: (_sampled(turns), order[turns[-1].call_id]))
-    claimed: set[CallId] = set()
-    rows: list[tuple[list[Turn], set[CallId]]] = []
+    order = {turn: n for n, turn in enumerate(graph.turns)}
+    main = max(kept, key=lambda turns: (_sampled(turns), order[turns[-1]]))
+    claimed: set[Turn] = set()
+    rows: list[tuple[list[Turn], set[Turn]]] = []
     for turns in [main, *(other for other in kept if other is not main)]:
-        mine = {turn.call_id for turn in turns if not turn.auxiliary} - claimed
+        mine = {turn for turn in turns if not turn.auxiliary and turn not in claimed}
         claimed |= mine
-        if not any(turn.answer_ids for turn in turns if turn.call_id in mine):
-            refused.append(Refused(tuple(turn.call_id for turn in turns), "no_sampled_tokens"))
-            continue
-        rows.append((turns, mine))
-    total = sum(_sampled(turns, mine) for turns, mine in rows)
+        if _sampled(mine):
+            rows.append((turns, mine))
+        else:
+            refused.append(_refuse(turns, "no_sampled_tokens"))
+    total = sum(_sampled(mine) for _, mine in rows)
     samples = [
-        _sample(turns, mine, is_main=turns is main, weight=_sampled(turns, mine) / total, reason=_reason(turns, main, order))
-        for turns, mine in rows
+        _sample(turns, mine, turns is main, _sampled(mine) / total, _reason(turns, main, order)) for turns, mine in rows
     ]
     return samples[1:] + samples[:1], refused
 
 
 def trained_leaves(graph: Graph) -> list[Turn]:
     """Leaves of the tree without its auxiliary calls (titles, quota checks), in the order they were committed."""
-    inner: set[CallId] = set()
+    inner: set[Turn] = set()
     for turn in graph.turns:
         if turn.auxiliary:
             continue
         for at in ancestors(turn.parent):
-            if at.call_id in inner:
+            if at in inner:
                 break
-            inner.add(at.call_id)
-    return [turn for turn in graph.turns if not turn.auxiliary and turn.call_id not in inner]
+            inner.add(at)
+    return [turn for turn in graph.turns if not turn.auxiliary and turn not in inner]
 
 
 def find_fault(turns: list[Turn], vocab_size: int | None) -> str:
@@ -119,29 +123,33 @@ def find_fault(turns: list[Turn], vocab_size: int | None) -> str:
     return ""
 
 
-def _sampled(turns: Iterable[Turn], among: set[CallId] | None = None) -> int:
-    return sum(len(turn.answer_ids) for turn in turns if not turn.auxiliary and (among is None or turn.call_id in among))
+def _refuse(turns: Iterable[Turn], reason: str) -> Refused:
+    return Refused(tuple(turn.call_id for turn in turns), reason)
 
 
-def _sample(turns: list[Turn], mine: set[CallId], *, is_main: bool, weight: float, reason: Break) -> Sample:
+def _sampled(turns: Iterable[Turn]) -> int:
+    return sum(len(turn.answer_ids) for turn in turns if not turn.auxiliary)
+
+
+def _sample(turns: list[Turn], mine: set[Turn], is_main: bool, weight: float, reason: Break) -> Sample:
     token_ids: Ids = array("i")
     mask = bytearray()
-    logprobs: Logprobs | None = array("f") if all(turn.logprobs is not None for turn in turns if turn.answer_ids) else None
+    logprobs: Logprobs = array("f")
     versions: list[tuple[int, str]] = []
     for turn in turns:
         token_ids += turn.input_ids
         versions += ((len(token_ids) + offset, version) for offset, version in turn.versions)
         token_ids += turn.answer_ids
-        mask += bytes(len(turn.input_ids)) + (b"\1" if turn.call_id in mine else b"\0") * len(turn.answer_ids)
-        if logprobs is not None:
-            logprobs += array("f", [math.nan]) * len(turn.input_ids)
-            logprobs += turn.logprobs or array("f")
+        mask += bytes(len(turn.input_ids))
+        mask += bytes([turn in mine]) * len(turn.answer_ids)
+        logprobs += _UNKNOWN * len(turn.input_ids)
+        logprobs += _UNKNOWN * len(turn.answer_ids) if turn.logprobs is None else turn.logprobs
     return Sample(
         sample_id=f"s{turns[-1].call_id}",
         call_ids=tuple(turn.call_id for turn in turns),
         token_ids=token_ids,
         loss_mask=bytes(mask),
-        logprobs=logprobs,
+        logprobs=logprobs if all(turn.logprobs is not None for turn in mine if turn.answer_ids) else None,
         versions=tuple(versions),
         is_main=is_main,
         weight=weight,
@@ -149,9 +157,12 @@ def _sample(turns: list[Turn], mine: set[CallId], *, is_main: bool, weight: floa
     )
 
 
-def _reason(turns: list[Turn], main: list[Turn], order: dict[CallId, int]) -> Break:
-    """Why this row is not part of the main one: the later of the two calls where they part. Of the main row: its root's."""
+def _reason(turns: list[Turn], main: list[Turn], order: dict[Turn, int]) -> Break:
+    """Why this row is not part of the main one: the later of the two calls where they part. For the main row its root's.
+
+    A path is never a prefix of another, since both end in leaves.
+    """
     for ours, theirs in zip(turns, main, strict=False):
         if ours is not theirs:
-            return max(ours, theirs, key=lambda turn: order[turn.call_id]).reason
+            return max(ours, theirs, key=lambda turn: order[turn]).reason
     return main[0].reason

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 HIDDEN = "[hidden]"
 _MIN_LENGTH = 6  # shorter values would hide ordinary words
+_MIN_BARE_TOKEN = 16  # logprobs in model answers name each piece of text `token`
 
 _SHAPES = re.compile(
     r"""
@@ -23,7 +24,8 @@ _SHAPES = re.compile(
     | \bya29\.[A-Za-z0-9_\-.]{20,}
     | \beyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]*          # JSON web token
     | -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----[\s\S]*?(?:-----END\ [A-Z ]*PRIVATE\ KEY-----|\Z)
-    | (?i:(?<=\bbearer\ )|(?<=\bbasic\ ))[A-Za-z0-9._~+/\-]{8,}=*             # authorization headers
+    | (?i:(?<=authorization:\ bearer\ )|(?<=authorization:\ basic\ ))[^\s"']+
+    | (?i:(?<=\bbearer\ )|(?<=\bbasic\ ))(?=\S*[\d=])[A-Za-z0-9._~+/\-]{8,}=*  # but not "basic training"
     | (?<=://)[^\s/:@"']*:[^\s/@"']+(?=@)                                     # user:password@host
     """,
     re.VERBOSE,
@@ -45,9 +47,9 @@ _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a key, header or environment variable of this name holds a secret (`max_tokens`, `api_key_env` do not)."""
+    """Whether a key, header or variable of this name holds a secret (`max_tokens` and `api_key_env` do not)."""
     plain = _CAMEL.sub("_", name).lower().replace("-", "_")
-    return plain == "token" or bool(_SECRET_NAME.search(plain)) or bool(_ENV_NAME.fullmatch(name))
+    return bool(_SECRET_NAME.search(plain)) or bool(_ENV_NAME.fullmatch(name))
 
 
 class Redactor:
@@ -79,14 +81,14 @@ class Redactor:
         return self.text(name) if isinstance(name, str) else name
 
     def _member(self, name: Any, item: Any) -> Any:
-        if isinstance(name, str) and is_secret_name(name):
-            return _hide_all(item)
+        """Strings under a secret name; a dict there (a JSON schema has properties named so) is looked into instead."""
+        if not isinstance(name, str):
+            return self.tree(item)
+        if is_secret_name(name):
+            if isinstance(item, str):
+                return HIDDEN if item else item
+            if isinstance(item, list | tuple):
+                return [HIDDEN if isinstance(part, str) else self.tree(part) for part in item]
+        if name == "token" and isinstance(item, str) and len(item) >= _MIN_BARE_TOKEN and not re.search(r"\s", item):
+            return HIDDEN
         return self.tree(item)
-
-
-def _hide_all(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _hide_all(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_hide_all(item) for item in value]
-    return HIDDEN if value not in (None, "", True, False) else value

@@ -158,7 +158,7 @@ def _sample(turns: list[Turn], mine: set[Turn], is_main: bool, weight: float, re
 
 
 def _reason(turns: list[Turn], main: list[Turn], order: dict[Turn, int]) -> Break:
-    """Why this row is not part of the main one: the later of the two calls where they part. For the main row its root's.
+    """Why this row is not part of the main one: the later of the calls where they part. For the main row its root's.
 
     A path is never a prefix of another, since both end in leaves.
     """

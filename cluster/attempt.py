@@ -1,0 +1,220 @@
+"""One attempt of one rollout, from an empty folder to a grade; what follows a failure is the orchestrator's business.
+
+Order: start files, register with the recorder, run the harness, everything in the sandbox dead, seal, grade. Sealing
+comes before grading so that no late call lands on a trace that is being scored.
+"""
+
+import asyncio
+import secrets
+import shutil
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cluster.grading import Grade, base_env, grade
+from cluster.install import Installed
+from cluster.recorder_process import RecorderError, RecorderProcess, SealSummary
+from cluster.runtimes.base import Exit, Mount, Runtime, Spec
+from cluster.states import ErrorClass, State
+from cluster.workspace import Workspace, limits, make_workspace, place_skills
+from openforge.config.models import Config
+from openforge.errors import InfraError, OpenForgeError
+from openforge.harness import HarnessManifest
+from openforge.task import Task
+
+_DEADLINE_SLACK_S = 30.0
+
+
+@dataclass(frozen=True)
+class RolloutSpec:
+    """What to run. The start files depend on `task` and `seed` only."""
+
+    task: Task
+    harness: HarnessManifest
+    sample: int
+    seed: int
+
+
+class AttemptError(OpenForgeError):
+    """An end that was not the agent's doing."""
+
+    def __init__(self, error_class: ErrorClass, summary: str, *, hint: str = "") -> None:
+        super().__init__(summary, hint=hint)
+        self.error_class = error_class
+
+
+@dataclass
+class Result:
+    """What an attempt came to; filled in as it goes, so that a failure keeps what is known."""
+
+    exit: Exit | None = None
+    sealed: SealSummary | None = None
+    grade: Grade | None = None
+    error_class: ErrorClass | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Everything one attempt needs. `on_state` is told each state it enters, with a detail."""
+
+    config: Config
+    runtime: Runtime
+    recorder: RecorderProcess
+    installed: Installed
+    spec: RolloutSpec
+    rollout_id: str
+    number: int
+    log: Path
+    on_state: Callable[[State, str], None]
+    policy_died: asyncio.Event
+    egress_allow: tuple[str, ...] = ()
+    token: str = field(default_factory=lambda: "t" + secrets.token_hex(20))
+
+    async def run(self, result: Result) -> None:
+        """Fill in `result` up to its grade; AttemptError when the attempt is void. Cancelled, it leaves nothing running."""
+        self.on_state(State.STARTING, "")
+        task, run = self.spec.task, self.config.run
+        wall_s = min(run.time_limit_s, task.agent_timeout_s or run.time_limit_s)
+        try:
+            workspace = await make_workspace(self.runtime, task, self.spec.seed, self.config.sandbox, self.log)
+        except (InfraError, OSError) as error:
+            raise AttemptError(ErrorClass.SANDBOX, str(error)) from error
+        sealed = False
+        try:
+            await self._register(wall_s)
+            self.on_state(State.RUNNING, f"isolation: {self.runtime.enforced.isolation}")
+            result.exit = await self._guarded(self._run_harness(workspace, wall_s))
+            if not result.exit.started:
+                raise AttemptError(ErrorClass.SANDBOX, result.exit.detail, hint=f"see {self.log}")
+            result.sealed = await self._seal()
+            sealed = True
+            result.error_class, result.detail = self._judge(result.exit, result.sealed)
+            self.on_state(State.GRADING, "")
+            result.grade = await self._guarded(self._grade(workspace))
+            if result.grade.reward is None:
+                raise AttemptError(ErrorClass.GRADER, result.grade.problem, hint=f"see {self.log}")
+        finally:
+            workspace.remove()
+            if not sealed and not self.recorder.died.is_set():
+                with suppress(RecorderError):
+                    await asyncio.shield(self.recorder.drop(self.rollout_id))
+
+    async def _register(self, wall_s: float) -> None:
+        run = self.config.run
+        body: dict[str, Any] = {
+            "attempt": self.number,
+            "token": self.token,
+            "max_calls": run.max_calls,
+            "max_tokens": run.max_tokens,
+            "deadline_s": wall_s + _DEADLINE_SLACK_S,
+            "egress_allow": sorted(
+                {*self.config.sandbox.egress_allow, *self.spec.task.egress_allow, *self.egress_allow}
+            ),
+            "labels": {"task": self.spec.task.ref, "harness": self.spec.harness.name},
+        }
+        try:
+            await self.recorder.register(self.rollout_id, body)
+        except RecorderError as error:
+            raise AttemptError(ErrorClass.RECORDER, error.summary, hint=error.hint) from error
+
+    async def _seal(self) -> SealSummary:
+        try:
+            return await self.recorder.seal(self.rollout_id, self.number)
+        except RecorderError as error:
+            raise AttemptError(ErrorClass.RECORDER, error.summary, hint=error.hint) from error
+
+    async def _guarded[T](self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work`, but end it at once when the recorder or the policy dies."""
+        main = asyncio.ensure_future(work)
+        watched = {
+            asyncio.ensure_future(self.recorder.died.wait()): ErrorClass.RECORDER,
+            asyncio.ensure_future(self.policy_died.wait()): ErrorClass.POLICY,
+        }
+        try:
+            await asyncio.wait({main, *watched}, return_when=asyncio.FIRST_COMPLETED)
+            if main.done():
+                return main.result()
+            dead = next(error_class for future, error_class in watched.items() if future.done())
+            raise AttemptError(dead, f"the {dead} died while the rollout ran")
+        finally:
+            for future in (main, *watched):
+                future.cancel()
+            await asyncio.gather(main, *watched, return_exceptions=True)
+
+    async def _run_harness(self, workspace: Workspace, wall_s: float) -> Exit:
+        harness, folder = self.spec.harness, workspace.folder
+        layout = self.runtime.layout(folder, self.installed.root, self.installed.node)
+        place_skills(self.spec.task, workspace.work, harness.spec.skills.dir)
+        proxy_url = f"http://{self.token}:x@{layout.proxy}"
+        base_url = layout.site if harness.spec.identity.via == "key" else f"{layout.site}/r/{self.token}"
+        launch = harness.launch(
+            {
+                "instruction": self.spec.task.instruction,
+                "model": self.config.policy.served_name,
+                "base_url": f"{base_url}/v1",
+                "api_key": self.token,
+                "home": layout.home,
+                "work": layout.work,
+                "harness_dir": layout.harness,
+                "bin": f"{layout.harness}/{self.installed.bin}",
+                "proxy_url": proxy_url,
+            }
+        )
+        for path, text in launch.files.items():
+            file = folder / "home" / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        certificates = folder / "ca.pem"
+        assert self.recorder.ready is not None
+        shutil.copyfile(self.recorder.ready.ca_path, certificates)
+        certificates.chmod(0o644)
+        self.runtime.own(folder)
+        proxies = dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"), proxy_url)
+        env = {
+            **base_env(layout.path, layout.home, layout.temp),
+            **proxies,
+            "NO_PROXY": "127.0.0.1,localhost",
+            "no_proxy": "127.0.0.1,localhost",
+            **dict.fromkeys(harness.spec.ca.env, layout.ca),
+            **launch.env,
+        }
+        if harness.spec.identity.via == "proxy":
+            env["NO_PROXY"] = env["no_proxy"] = ""
+        mounts = (*self.runtime.tools(self.installed.root, self.installed.node), Mount(certificates, layout.ca))
+        bounds = limits(self.config.sandbox, wall_s)
+        return await self.runtime.run(Spec(launch.argv, env, folder, bounds, mounts, network=True, log=self.log))
+
+    def _judge(self, ended: Exit, sealed: SealSummary) -> tuple[ErrorClass | None, str]:
+        """Whose doing the end was. AttemptError when it was not the agent's."""
+        if sealed.calls == 0:
+            if sealed.aborted:
+                raise AttemptError(ErrorClass.POLICY, f"no model call was answered, {sealed.aborted} broke off")
+            meaning = self.spec.harness.exit_meaning(ended.code) if ended.code is not None else ended.detail
+            raise AttemptError(
+                ErrorClass.NO_MODEL_CALLS, f"the harness made no model call ({meaning})", hint=f"see {self.log}"
+            )
+        by_reason = {
+            "time": ErrorClass.TIMEOUT_AGENT,
+            "memory": ErrorClass.MEMORY,
+            "disk": ErrorClass.DISK,
+            "signal": ErrorClass.AGENT_KILLED,
+        }
+        if ended.reason in by_reason:
+            return by_reason[ended.reason], ended.detail
+        if sealed.refused_calls:
+            return ErrorClass.LIMIT, f"{sealed.refused_calls} calls over the rollout's limits were refused"
+        if ended.code is not None and self.spec.harness.failed(ended.code):
+            if sealed.aborted:  # a harness that gives up on a model API that breaks off has not failed at its task
+                raise AttemptError(
+                    ErrorClass.POLICY, f"{sealed.aborted} model calls broke off, then the harness gave up"
+                )
+            return ErrorClass.HARNESS_EXIT, self.spec.harness.exit_meaning(ended.code)
+        return None, ""
+
+    async def _grade(self, workspace: Workspace) -> Grade:
+        task = self.spec.task
+        bounds = limits(self.config.sandbox, task.verifier_timeout_s)
+        return await grade(self.runtime, task, workspace.work, workspace.orig, self.log, bounds)

@@ -1,8 +1,8 @@
 """A teacher: an OpenAI-compatible server that plays the tasks' solutions, so that real harnesses leave demonstrations.
 
-Which plan is played stands in the URL: `/solve/v1` plays `solution/solve.sh`, `/near-miss/v1` one of the near misses
-(they take turns by sample). Stateless: the rollout is told by the header `x-session-id`, the step by counting the
-tool calls that the request's history already holds. One command of the plan is one tool call; then comes "Done.".
+An even sample plays `solution/solve.sh`, an odd one a near miss (they take turns), so half of what is shown is right.
+Stateless: the rollout is told by the header `x-session-id`, the step by counting the tool calls that the request's
+history already holds. One command of the plan is one tool call; then comes "Done.".
 
 Started as `python -P -m proxy_addons.teacher` with one JSON object on its standard input, e.g. `{"tasks": ["desk"]}`.
 It prints one line, `{"ready": true, "url": ...}`, and ends when the input closes or on SIGTERM.
@@ -42,12 +42,10 @@ class Plans(NamedTuple):
     solve: Commands
     near_misses: tuple[Commands, ...]
 
-    def pick(self, kind: str, sample: int) -> Commands:
-        if kind == "solve":
+    def pick(self, sample: int) -> Commands:
+        if sample % 2 == 0 or not self.near_misses:
             return self.solve
-        if not self.near_misses:
-            raise WireError(400, "no_plan", "this task has no near miss")
-        return self.near_misses[sample % len(self.near_misses)]
+        return self.near_misses[sample // 2 % len(self.near_misses)]
 
 
 def read_plans(tasks: Sequence[Task]) -> dict[str, Plans]:
@@ -93,10 +91,10 @@ def _write_call(name: str, arguments: Mapping[str, str], step: int) -> ToolCall:
 
 
 def build_app(plans: Mapping[str, Plans]) -> web.Application:
-    """Both plans under their own URL, each in every dialect."""
+    """One route a dialect."""
     app = web.Application(client_max_size=64 << 20)
     for dialect in DIALECTS:
-        app.router.add_post(rf"/{{plan:solve|near-miss}}/v1{dialect.path}", _handler(plans, dialect))
+        app.router.add_post(f"/v1{dialect.path}", _handler(plans, dialect))
     return app
 
 
@@ -104,7 +102,7 @@ def _handler(plans: Mapping[str, Plans], dialect: Dialect) -> Callable[[web.Requ
     async def answer(http: web.Request) -> web.Response:
         try:
             request = dialect.read_request(await http.read())
-            commands = _commands(plans, http.match_info["plan"], http.headers.get("x-session-id", ""))
+            commands = _commands(plans, http.headers.get("x-session-id", ""))
             message = next_message(commands, request)
         except WireError as error:
             return web.Response(status=error.status, body=dialect.write_error(error), content_type="application/json")
@@ -117,14 +115,14 @@ def _handler(plans: Mapping[str, Plans], dialect: Dialect) -> Callable[[web.Requ
     return answer
 
 
-def _commands(plans: Mapping[str, Plans], kind: str, session_id: str) -> Commands:
+def _commands(plans: Mapping[str, Plans], session_id: str) -> Commands:
     try:
         rollout = split_rollout_id(session_id)
     except OpenForgeError as error:
         raise WireError(400, "no_rollout", f"x-session-id: {error.summary}") from error
     if rollout.task not in plans:
         raise WireError(400, "unknown_task", f"the teacher knows no task {rollout.task!r}")
-    return plans[rollout.task].pick(kind, rollout.sample)
+    return plans[rollout.task].pick(rollout.sample)
 
 
 async def _serve(plans: Mapping[str, Plans]) -> None:
@@ -133,7 +131,7 @@ async def _serve(plans: Mapping[str, Plans]) -> None:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
-    print(orjson.dumps({"ready": True, "url": f"http://127.0.0.1:{port}"}).decode(), flush=True)
+    print(orjson.dumps({"ready": True, "url": f"http://127.0.0.1:{port}/v1"}).decode(), flush=True)
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

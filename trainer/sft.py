@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+import orjson
 import pyarrow.parquet as pq
 
 from openforge.errors import InfraError, OpenForgeError
@@ -82,8 +83,17 @@ def run_sft(
         result = Path(work) / f"global_step_{settings.steps}" / "huggingface"
         if len(steps) != settings.steps or not result.is_dir():
             raise InfraError(f"the trainer ended after {len(steps)} of {settings.steps} steps without saving a model")
+        _keep_dtype(model, result)
         shutil.move(result, dest)
     return steps
+
+
+def _keep_dtype(model: Path, result: Path) -> None:
+    """veRL writes float32 weights beside a config that calls them bfloat16; what the model was before holds."""
+    before = orjson.loads((model / "config.json").read_bytes())
+    after = orjson.loads((result / "config.json").read_bytes())
+    after["dtype"] = before["dtype"]
+    (result / "config.json").write_bytes(orjson.dumps(after, option=orjson.OPT_INDENT_2))
 
 
 _TORCHRUN = [

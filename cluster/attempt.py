@@ -74,7 +74,7 @@ class Attempt:
     token: str = field(default_factory=lambda: "t" + secrets.token_hex(20))
 
     async def run(self, result: Result) -> None:
-        """Fill in `result` up to its grade; AttemptError when the attempt is void. Cancelled, it leaves nothing running."""
+        """Fill in `result` up to its grade; AttemptError when the attempt is void. Cancelled, it leaves nothing."""
         self.on_state(State.STARTING, "")
         task, run = self.spec.task, self.config.run
         wall_s = min(run.time_limit_s, task.agent_timeout_s or run.time_limit_s)

@@ -1,0 +1,262 @@
+"""The policy as a local vLLM server: started, waited for, shared between runs, stopped with all its children.
+
+A server that already serves the same model (by content) with the same settings is adopted through a state file in
+`<cache>/servers/`. Every user of a server holds a shared lock on it; the last one to leave stops it, unless it was
+started to stay. Knows nothing about tokens or rollouts.
+"""
+
+import asyncio
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+import aiohttp
+
+from cluster.install import cache_dir
+from openforge.errors import InfraError
+
+Say = Callable[[str], None]
+_START_S = 600.0
+_SAY_EVERY_S = 10.0
+_STOP_S = 20.0
+_ENV = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads starve everything else on a small machine
+    "GOMP_SPINCOUNT": "0",
+}
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What a server serves, and how. Two equal ones can share a server."""
+
+    model_dir: Path
+    served_name: str = "policy"
+    dtype: str = "float32"
+    max_model_len: int = 16384
+
+
+@dataclass(frozen=True)
+class _Running:
+    """The state file. A PID alone may have been given to another process since; its start time tells."""
+
+    pid: int
+    start_ticks: int
+    port: int
+    keep: bool
+
+
+class PolicyServer:
+    """A server in use. `died` is set when its process ends; `weight_version` names the weights it serves."""
+
+    def __init__(self, url: str, pid: int, weight_version: str, adopted: bool, lease: IO[str], state: Path) -> None:
+        self.url, self.pid, self.weight_version, self.adopted = url, pid, weight_version, adopted
+        self.died = asyncio.Event()
+        self._lease, self._state = lease, state
+        self._pidfd = os.pidfd_open(pid)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._on_exit)
+
+    def _on_exit(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        self.died.set()
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)  # it may be our child or not; nobody else waits for it
+
+    async def leave(self) -> bool:
+        """Stop using the server; True when that stopped it, since nobody else uses it and it was not to stay."""
+        fcntl.flock(self._lease, fcntl.LOCK_UN)
+        stopped = False
+        with suppress(BlockingIOError):
+            fcntl.flock(self._lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            running = _read_state(self._state)
+            if running is not None and running.pid == self.pid and not running.keep:
+                await stop_server(self._state, self.died)
+                stopped = True
+        self._lease.close()
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        return stopped
+
+
+async def use_policy_server(serving: Serving, say: Say = lambda text: None, *, keep: bool = False) -> PolicyServer:
+    """Adopt a server of the same model and settings, or start one (`keep`: it outlives its users). InfraError."""
+    version = model_hash(serving.model_dir)
+    settings = [version, serving.served_name, serving.dtype, serving.max_model_len]
+    key = hashlib.blake2b(json.dumps(settings).encode(), digest_size=8).hexdigest()
+    folder = cache_dir() / "servers"
+    folder.mkdir(parents=True, exist_ok=True)
+    state, log = folder / f"{key}.json", folder / f"{key}.log"
+    with _lock(folder / f"{key}.lock"):
+        running = _read_state(state)
+        adopted = running is not None and await _healthy(running.port)
+        if running is None or not adopted:
+            if running is not None:
+                await stop_server(state)
+            running = await _start(serving, state, log, say, keep)
+        else:
+            say(f"policy: using the server on port {running.port} that serves this model already")
+        lease = (folder / f"{key}.lease").open("w")
+        fcntl.flock(lease, fcntl.LOCK_SH)
+    return PolicyServer(f"http://127.0.0.1:{running.port}", running.pid, version[:12], adopted, lease, state)
+
+
+def model_hash(folder: Path) -> str:
+    """32 hex characters over the files of a model folder."""
+    if not (folder / "config.json").is_file():
+        raise InfraError(f"{folder} is not a model folder: it has no config.json", hint="openforge policy list")
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.name.startswith("."):
+            digest.update(f"{path.relative_to(folder)}\0{path.stat().st_size}\0".encode())
+            with path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+    return digest.hexdigest()
+
+
+async def stop_server(state: Path, died: asyncio.Event | None = None) -> None:
+    """End the server of a state file with all its children, and forget it."""
+    running = _read_state(state)
+    if running is not None:
+        for number, wait_s in ((signal.SIGTERM, _STOP_S), (signal.SIGKILL, 5.0)):
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, number)  # its own group: engine and workers go with it
+            if await _gone(running, wait_s):
+                break
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+    _forget(state)
+    if died is not None:
+        died.set()
+
+
+async def _gone(running: _Running, wait_s: float) -> bool:
+    end_s = time.monotonic() + wait_s
+    while time.monotonic() < end_s:
+        if _start_ticks(running.pid) != running.start_ticks:
+            return True
+        await asyncio.sleep(0.1)
+    return False
+
+
+async def _start(serving: Serving, state: Path, log: Path, say: Say, keep: bool) -> _Running:
+    port = _free_port()
+    environment = {**os.environ, **_ENV, "OMP_NUM_THREADS": str(os.cpu_count() or 1)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without .pyc every start parses a quarter of a million lines
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [_alias(), environment.get("PYTHONPATH")]))
+    argv = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", str(serving.model_dir)]
+    argv += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", serving.served_name]
+    argv += ["--dtype", serving.dtype, "--max-model-len", str(serving.max_model_len)]
+    argv += ["--enforce-eager", "--max-num-seqs", "16"]
+    say(f"policy: starting vLLM for {serving.model_dir.name} on port {port}; this takes about a minute")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            argv, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    running = _Running(process.pid, _start_ticks(process.pid), port, keep)
+    partial = state.with_suffix(".partial")
+    partial.write_text(json.dumps(asdict(running)))
+    partial.rename(state)
+    try:
+        await _wait_healthy(process, port, log, say)
+    except BaseException:
+        await stop_server(state)
+        raise
+    return running
+
+
+async def _wait_healthy(process: subprocess.Popen[bytes], port: int, log: Path, say: Say) -> None:
+    started_s = said_s = time.monotonic()
+    while not await _healthy(port):
+        now_s = time.monotonic()
+        if process.poll() is not None:
+            raise InfraError(f"vLLM ended with {process.returncode} while starting:\n{_tail(log)}", hint=f"see {log}")
+        if now_s - started_s > _START_S:
+            raise InfraError(f"vLLM was not ready after {_START_S:g} s:\n{_tail(log)}", hint=f"see {log}")
+        if now_s - said_s > _SAY_EVERY_S:
+            said_s = now_s
+            say(f"policy: starting, {now_s - started_s:.0f} s")
+        await asyncio.sleep(0.5)
+    say(f"policy: ready after {time.monotonic() - started_s:.0f} s")
+
+
+async def _healthy(port: int) -> bool:
+    try:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as http:
+            async with http.get(f"http://127.0.0.1:{port}/health") as response:
+                return response.status == 200
+    except (aiohttp.ClientError, TimeoutError):
+        return False
+
+
+def _alias() -> str:
+    """A folder that lets vLLM find its own version when it is installed under the name of its CPU build; else empty."""
+    with suppress(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version("vllm")
+        return ""
+    try:
+        version = importlib.metadata.version("vllm-cpu")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise InfraError("vLLM is not installed, and a local policy needs it", hint="./just train-set") from error
+    folder = cache_dir() / "vllm-alias"
+    info = folder / f"vllm-{version}+cpu.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
+    return str(folder)
+
+
+def _read_state(path: Path) -> _Running | None:
+    """The server a state file names, if that very process still runs."""
+    try:
+        running = _Running(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return running if _start_ticks(running.pid) == running.start_ticks else None
+
+
+def _forget(state: Path) -> None:
+    state.unlink(missing_ok=True)
+
+
+def _start_ticks(pid: int) -> int:
+    """When a process started, in clock ticks since boot; -1 when there is none, or it is a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return -1
+    return -1 if fields[0] == "Z" else int(fields[19])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return "\n".join(lines[-15:])

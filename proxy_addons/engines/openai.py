@@ -9,10 +9,8 @@ from proxy_addons.engines.base import EngineError
 from proxy_addons.settings import EngineSettings
 
 # headers that belong to one connection, or that this hop decides
-_OWN = frozenset(
-    "host content-length transfer-encoding connection keep-alive te trailer upgrade proxy-authorization"
-    " proxy-authenticate proxy-connection accept-encoding expect".split()  # noqa: SIM905
-)
+_HOP = {"host", "content-length", "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade", "expect"}
+_OWN = _HOP | {"proxy-authorization", "proxy-authenticate", "proxy-connection", "accept-encoding", "x-session-id"}
 
 
 class Provider:
@@ -39,7 +37,6 @@ class Provider:
         if self._key:
             kept = {key: value for key, value in kept.items() if key.lower() not in ("authorization", "x-api-key")}
             kept["authorization"] = f"Bearer {self._key}"
-        kept = {key: value for key, value in kept.items() if key.lower() != "x-session-id"}
         kept |= {"accept-encoding": "identity", "x-session-id": session_id}
         try:
             async with self._session.post(f"{self._base}{path}", headers=kept, data=body) as response:

@@ -121,6 +121,8 @@ class Vllm:
             except (aiohttp.ClientError, TimeoutError) as problem:
                 raise EngineError("engine_unreachable", f"{self._url}: {_say(problem)}") from problem
         if status != 200:
+            if status == 400 and b"context length" in raw:
+                raise EngineError("context_length_exceeded", raw[:300].decode(errors="replace"))
             kind = "engine_refused" if 400 <= status < 500 and status != 429 else "engine_unavailable"
             raise EngineError(kind, f"{self._url} answered {status}: {raw[:300].decode(errors='replace')}")
         try:

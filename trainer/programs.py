@@ -1,4 +1,4 @@
-"""Runs a program that the trainer needs (npm, uv, torchrun): an argument list, no shell, its lines as they come.
+"""Runs a program that the trainer needs (npm, uv, veRL): an argument list, no shell, its lines as they come.
 
 Knows nothing about what the programs do; whoever calls names the step for the error message.
 """

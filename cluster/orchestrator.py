@@ -22,6 +22,7 @@ from cluster.recorder_process import RecorderError, RecorderProcess
 from cluster.runtimes.base import Runtime
 from cluster.states import RETRIED, ErrorClass, State, check_move, is_terminal
 from openforge.config.models import Config
+from openforge.config.render import public
 from openforge.errors import InfraError, UsageError
 from openforge.ids import RolloutId, RunId, new_recorder_id, rollout_id
 from openforge.journal.records import JournalError
@@ -34,7 +35,7 @@ _BACKOFF_MAX_S = 20.0
 
 @dataclass
 class Rollout:
-    """What is known of one rollout now. `finished` is set when no further attempt will be made."""
+    """What is known of one rollout now. `last`: no attempt follows this one; `finished`: it is over."""
 
     id: RolloutId
     spec: RolloutSpec
@@ -42,6 +43,7 @@ class Rollout:
     attempt: int = 0
     result: Result = field(default_factory=Result)
     duration_s: float = 0.0
+    last: bool = False
     finished: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -69,7 +71,6 @@ class Orchestrator:
         *,
         policy_died: asyncio.Event | None = None,
         policy: Mapping[str, Any] | None = None,
-        shown_config: Mapping[str, Any] | None = None,
         on_event: OnEvent = lambda rollout: None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -78,7 +79,6 @@ class Orchestrator:
         self.policies: dict[str, dict[str, Any]] = {"default": dict(policy or {})}
         self.policy_died = policy_died or asyncio.Event()
         self._recorder_settings = recorder_settings
-        self._shown_config = shown_config if shown_config is not None else config.model_dump(mode="json")
         self._on_event, self._say = on_event, say
         self._queue: FairQueue[Rollout] = FairQueue()
         self._running: dict[RolloutId, asyncio.Task[None]] = {}
@@ -96,7 +96,7 @@ class Orchestrator:
         run = self.config.run
         self.journal.append(
             "run.start",
-            config=dict(self._shown_config),
+            config=public(self.config),
             tasks=list(run.tasks),
             harnesses=list(run.harnesses),
             samples=run.samples,
@@ -179,12 +179,11 @@ class Orchestrator:
         """Attempts until one counts, or there are no more."""
         while True:
             try:
-                error = await self._attempt(rollout)
+                await self._attempt(rollout)
             except asyncio.CancelledError:
                 self._finish(rollout, State.CANCELLED, "cancelled")
                 raise
-            last = rollout.attempt >= self.config.run.retries or self.policy_died.is_set()
-            if error is None or error not in RETRIED or last:
+            if rollout.last:
                 rollout.finished.set()
                 return
             # Full jitter: what failed together must not come back together.
@@ -193,8 +192,8 @@ class Orchestrator:
             rollout.state, rollout.result = State.QUEUED, Result()
             self._enter(rollout, State.QUEUED)
 
-    async def _attempt(self, rollout: Rollout) -> ErrorClass | None:
-        """One attempt; returns the class of an end that was not the agent's, else None."""
+    async def _attempt(self, rollout: Rollout) -> None:
+        """One attempt, to its terminal state."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         result = rollout.result
@@ -222,8 +221,10 @@ class Orchestrator:
             else:
                 result.error_class = ErrorClass.RECORDER if isinstance(error, RecorderError) else ErrorClass.SANDBOX
             rollout.duration_s = loop.time() - started_s
+            no_more = rollout.attempt >= self.config.run.retries or self.policy_died.is_set()
+            rollout.last = no_more or result.error_class not in RETRIED
             self._enter(rollout, State.ERROR, str(error))
-            return result.error_class
+            return
         rollout.duration_s = loop.time() - started_s
         graded = result.grade
         assert graded is not None
@@ -236,8 +237,8 @@ class Orchestrator:
             details=graded.details,
             duration_s=graded.duration_s,
         )
+        rollout.last = True
         self._enter(rollout, State.DONE if result.error_class is None else State.FAILED, result.detail)
-        return None
 
     async def _install(self, spec: RolloutSpec) -> Installed:
         name = spec.harness.name
@@ -297,6 +298,7 @@ class Orchestrator:
         self._on_event(rollout)
 
     def _finish(self, rollout: Rollout, state: State, detail: str) -> None:
+        rollout.last = True
         if not is_terminal(rollout.state):
             with suppress(JournalError):  # the journal may be why we end; the state in memory must still be right
                 self._enter(rollout, state, detail)

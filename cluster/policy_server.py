@@ -165,10 +165,7 @@ async def _start(serving: Serving, state: Path, log: Path, say: Say, keep: bool)
     argv += ["--dtype", serving.dtype, "--max-model-len", str(serving.max_model_len)]
     argv += ["--enforce-eager", "--max-num-seqs", "16"]
     say(f"policy: starting vLLM for {serving.model_dir.name} on port {port}; this takes about a minute")
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            argv, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-        )
+    process = _spawn(argv, environment, log)
     running = _Running(process.pid, _start_ticks(process.pid), port, keep)
     partial = state.with_suffix(".partial")
     partial.write_text(json.dumps(asdict(running)))
@@ -179,6 +176,14 @@ async def _start(serving: Serving, state: Path, log: Path, say: Say, keep: bool)
         await stop_server(state)
         raise
     return running
+
+
+def _spawn(argv: list[str], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    quiet = subprocess.DEVNULL
+    with log.open("wb") as output:  # not asyncio's: a server that stays must not be waited for by a loop that ends
+        return subprocess.Popen(
+            argv, env=environment, stdin=quiet, stdout=output, stderr=output, start_new_session=True
+        )
 
 
 async def _wait_healthy(process: subprocess.Popen[bytes], port: int, log: Path, say: Say) -> None:

@@ -3,13 +3,15 @@
 The oracle scores 1, doing nothing scores 0, every near miss scores 0, and the same seed makes the same start files.
 """
 
+import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.grading import grade
 from cluster.runtimes.base import Runtime
+from cluster.runtimes.process import ProcessRuntime
 from cluster.workspace import limits, make_workspace, run_script
 from openforge.config.models import Sandbox
 from openforge.task import Task
@@ -73,3 +75,30 @@ def fingerprint(folder: Path) -> str:
         elif path.is_file():
             digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+async def validate_tasks(
+    tasks: Sequence[Task],
+    sandbox: Sandbox,
+    seeds: Sequence[int],
+    logs: Path,
+    jobs: int,
+    on_done: Callable[[Task], None] = lambda task: None,
+) -> list[Check]:
+    """Every task, `jobs` at once, in this order."""
+    runtime = ProcessRuntime(sandbox.isolation)
+    await runtime.start()
+    free = asyncio.Semaphore(jobs)
+
+    async def one(task: Task) -> list[Check]:
+        async with free:
+            checks = await validate_task(runtime, task, sandbox, seeds, logs)
+        on_done(task)
+        return checks
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(one(task)) for task in tasks]
+    finally:
+        await runtime.close()
+    return [check for task in running for check in task.result()]

@@ -1,0 +1,151 @@
+"""Puts one run together: the policy's address, the recorder's settings, the runtime, the orchestrator.
+
+The configuration says what; this says how on this machine. For `openforge run`, the demo and the making of policies.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.attempt import RolloutSpec
+from cluster.install import cache_dir
+from cluster.orchestrator import OnEvent, Orchestrator, Rollout
+from cluster.policy_server import Serving, use_policy_server
+from cluster.runtimes.process import ProcessRuntime
+from openforge.config.models import Config, size_bytes
+from openforge.errors import UsageError
+from openforge.harness import load_harness
+from openforge.ids import RunId, new_run_id
+from openforge.task import load_tasks
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where answers come from; `died` is set when it is a process of ours that has ended."""
+
+    url: str
+    weight_version: str
+    died: asyncio.Event
+
+
+def make_specs(config: Config) -> list[RolloutSpec]:
+    """Every task with every harness, `samples` times. Sample n of a task has the same start files in every harness."""
+    run = config.run
+    harnesses = [load_harness(name) for name in dict.fromkeys(run.harnesses)]
+    return [
+        RolloutSpec(task, harness, sample, run.seed + sample)
+        for sample in range(run.samples)
+        for task in load_tasks(run.tasks)
+        for harness in harnesses
+    ]
+
+
+@asynccontextmanager
+async def engine_for(config: Config, model_dir: Path | None, say: Say) -> AsyncIterator[Engine]:
+    """The policy: a server that is there, or a vLLM started for as long as it is used. UsageError, InfraError."""
+    policy = config.policy
+    if policy.base_url:
+        yield Engine(policy.base_url, "0", asyncio.Event())
+        return
+    if policy.engine != "vllm":
+        raise UsageError(
+            f'[policy] engine = "{policy.engine}" needs base_url: where the provider answers',
+            hint="openforge config show",
+        )
+    if model_dir is None:
+        raise UsageError(f"no model folder for policy {policy.model!r}", hint="openforge policy list")
+    serving = Serving(model_dir, policy.served_name, policy.dtype, policy.max_model_len)
+    server = await use_policy_server(serving, say)
+    try:
+        yield Engine(server.url, server.weight_version, server.died)
+    finally:
+        if await asyncio.shield(server.leave()):
+            say("policy: server stopped")
+
+
+def recorder_settings(
+    config: Config, run_id: RunId, run_dir: Path, engine: Engine, model_dir: Path | None
+) -> dict[str, Any]:
+    """What a recorder of this run is told, but for its secret. UsageError when the provider's key is not there."""
+    policy = config.policy
+    api_key = ""
+    if policy.api_key_env:
+        api_key = os.environ.get(policy.api_key_env, "")
+        if not api_key:
+            raise UsageError(f"the variable {policy.api_key_env} is empty", hint=f"export {policy.api_key_env}=…")
+    train = policy.engine == "vllm" and config.run.mode == "train"
+    tokenizer = Path(policy.tokenizer).expanduser() if policy.tokenizer else None
+    return {
+        "run_id": run_id,
+        "run_dir": str(run_dir),
+        "mode": "train" if train else "record",
+        "engine": {
+            "kind": "vllm" if train else "openai",
+            "url": engine.url,
+            "model": policy.served_name if policy.engine == "vllm" else policy.model,
+            "api_key": api_key,
+            "weight_version": engine.weight_version,
+        },
+        "model_dir": str(tokenizer or model_dir) if tokenizer or model_dir else None,
+        "enable_thinking": policy.enable_thinking,
+        "sampling": policy.sampling.model_dump(),
+        "max_model_len": policy.max_model_len,
+        "keep_alive_s": config.recorder.keep_alive_s,
+        "max_body_bytes": size_bytes(config.recorder.max_body),
+        "durability": config.recorder.durability,
+        "ca_dir": str(cache_dir() / "ca"),
+    }
+
+
+@asynccontextmanager
+async def orchestrate(
+    config: Config,
+    store_root: Path,
+    engine: Engine,
+    *,
+    model_dir: Path | None = None,
+    run_id: RunId | None = None,
+    say: Say = lambda text: None,
+    on_event: OnEvent = lambda rollout: None,
+) -> AsyncIterator[Orchestrator]:
+    """An orchestrator that is ready for rollouts; leaving it ends everything it started."""
+    if config.sandbox.runtime != "process":
+        raise UsageError(f"there is no runtime {config.sandbox.runtime!r}", hint='set [sandbox] runtime = "process"')
+    name = run_id or new_run_id()
+    run_dir = store_root / "runs" / name
+    settings = recorder_settings(config, name, run_dir, engine, model_dir)
+    runtime = ProcessRuntime(config.sandbox.isolation)
+    if runtime.enforced.isolation == "advisory":
+        say(f"sandbox: no isolation, rollouts can read your files and reach the network ({runtime.enforced.why})")
+    policy = {"model": config.policy.model, "url": engine.url, "weight_version": engine.weight_version}
+    async with Orchestrator(
+        config, name, run_dir, runtime, settings, policy_died=engine.died, policy=policy, on_event=on_event, say=say
+    ) as orchestrator:
+        yield orchestrator
+
+
+async def run_rollouts(
+    config: Config,
+    store_root: Path,
+    specs: Sequence[RolloutSpec],
+    *,
+    model_dir: Path | None = None,
+    engine: Engine | None = None,
+    run_id: RunId | None = None,
+    say: Say = lambda text: None,
+    on_event: OnEvent = lambda rollout: None,
+) -> list[Rollout]:
+    """Run `specs` from nothing to the end of the run. `engine`: use this one and start none."""
+    options: dict[str, Any] = {"model_dir": model_dir, "run_id": run_id, "say": say, "on_event": on_event}
+    if engine is not None:
+        async with orchestrate(config, store_root, engine, **options) as orchestrator:
+            return await orchestrator.run_all(specs)
+    async with engine_for(config, model_dir, say) as started:
+        async with orchestrate(config, store_root, started, **options) as orchestrator:
+            return await orchestrator.run_all(specs)

@@ -1,0 +1,106 @@
+"""`openforge run`: tasks x harnesses x samples against the policy; progress on stderr, a table by harness on stdout."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from openforge_tui.cli import output, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cluster.orchestrator import Rollout
+
+COLUMNS = ("harness", "rollouts", "done", "failed", "error", "reward", "calls", "samples", "seconds")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(run)
+
+
+def run(
+    tasks: Annotated[str | None, typer.Option(help="Task sets, tasks or folders, with commas.")] = None,
+    harness: Annotated[str | None, typer.Option("--harness", "--harnesses", help="Harnesses, with commas.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Rollouts for each task and harness.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Policy: a name, a model folder, a provider's model.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Start files of sample n come from seed + n.")] = None,
+) -> int:
+    """Run tasks with harnesses against the policy, and keep every token.
+
+    Exit code 0 when rollouts were graded, 3 when every one ended as error.
+    """
+    from cluster.launch import make_specs, run_rollouts
+    from openforge.ids import new_run_id
+    from openforge_tui.policies import resolve_policy
+
+    typed = {"run.tasks": tasks, "run.harnesses": harness, "run.samples": samples, "policy.model": policy}
+    typed["run.seed"] = seed
+    known = {key: str(value) for key, value in typed.items() if value is not None}
+    settings.change(overrides={**settings.current().overrides, **known})
+    loaded = settings.current().load()
+    config = loaded.config
+    specs = make_specs(config)
+    local = config.policy.engine == "vllm"
+    model_dir = resolve_policy(config.policy.model) if local else None
+    run_id = new_run_id()
+    output.say(f"run {run_id}: {len(specs)} rollouts; follow with `openforge status` or `openforge logs {run_id}`")
+    with follow(len(specs)) as on_event:
+        work = run_rollouts(
+            config, loaded.store_root, specs, model_dir=model_dir, run_id=run_id, say=output.say, on_event=on_event
+        )
+        rollouts = output.run_async(work)
+    output.emit(by_harness(rollouts), COLUMNS)
+    output.say(f"next: openforge rollouts {run_id}")
+    return 3 if all(rollout.state == "error" for rollout in rollouts) else 0
+
+
+@contextmanager
+def follow(total: int) -> "Iterator[Callable[[Rollout], None]]":
+    """Progress of `total` rollouts: one step for each that has ended for good, one line for each new attempt."""
+    from cluster.states import is_terminal
+    from openforge_tui.cli.progress import progress
+
+    ended: set[str] = set()
+    with progress("rollouts", total) as shown:
+
+        def on_event(rollout: "Rollout") -> None:
+            if rollout.attempt and rollout.state == "queued":
+                output.say(f"{rollout.id}: attempt {rollout.attempt} after an error")
+            if is_terminal(rollout.state) and rollout.last and rollout.id not in ended:
+                ended.add(rollout.id)
+                shown.step(describe(rollout))
+
+        yield on_event
+
+
+def describe(rollout: "Rollout") -> str:
+    """One line: what a rollout came to."""
+    reward = "" if rollout.reward is None else f" reward {rollout.reward:g}"
+    why = f" ({rollout.result.error_class}: {rollout.result.detail})" if rollout.result.error_class else ""
+    return f"{rollout.id} {rollout.state}{reward} {rollout.duration_s:.1f} s{why}"
+
+
+def by_harness(rollouts: "Sequence[Rollout]") -> list[dict[str, object]]:
+    """One row a harness, in the order they were asked for. `reward` is the mean over graded rollouts."""
+    rows = []
+    for name in dict.fromkeys(rollout.spec.harness.name for rollout in rollouts):
+        mine = [rollout for rollout in rollouts if rollout.spec.harness.name == name]
+        sealed = [rollout.result.sealed for rollout in mine if rollout.result.sealed is not None]
+        rewards = [rollout.reward for rollout in mine if rollout.reward is not None]
+        states = [str(rollout.state) for rollout in mine]
+        rows.append(
+            {
+                "harness": name,
+                "rollouts": len(mine),
+                "done": states.count("done"),
+                "failed": states.count("failed"),
+                "error": states.count("error"),
+                "reward": round(sum(rewards) / len(rewards), 3) if rewards else None,
+                "calls": sum(summary.calls for summary in sealed),
+                "samples": sum(len(summary.samples) for summary in sealed),
+                "seconds": round(sum(rollout.duration_s for rollout in mine) / len(mine), 1),
+            }
+        )
+    return rows

@@ -35,7 +35,8 @@ class Loaded:
 
     @property
     def store_root(self) -> Path:
-        return self.project_dir / self.config.store.path
+        """Where runs are kept, absolute; it may not exist yet."""
+        return (self.project_dir / Path(self.config.store.path).expanduser()).resolve()
 
 
 @dataclass
@@ -207,7 +208,7 @@ def _validate(layer: Layer) -> None:
 
 
 def _is_file_shape(target: object) -> bool:
-    """`target` in a file is a table of tables; a flag or variable sets a value of the chosen one (checked when merged)."""
+    """In a file `target` is a table of tables; a flag or variable sets a value of the chosen one, checked when merged."""
     return not isinstance(target, dict) or all(isinstance(table, dict) for table in target.values())
 
 

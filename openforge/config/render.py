@@ -1,0 +1,88 @@
+"""A configuration as people and programs read it: rows with their sources, JSON Schema, a first file, a safe copy.
+
+Writes no file itself. Knows the models' shape, not their meaning.
+"""
+
+import re
+from typing import Any, NamedTuple
+
+from openforge.config.load import Loaded, leaves
+from openforge.config.models import Config, ConfigFile
+
+_SECRET = re.compile(r"(^|_)(key|token|password|passwd|secret|credential)$", re.IGNORECASE)
+HIDDEN = "(hidden)"
+
+
+class Row(NamedTuple):
+    """One line of `openforge config show`."""
+
+    key: str
+    value: Any
+    source: str
+
+
+def rows(loaded: Loaded) -> list[Row]:
+    """Every value with where it came from, in the order of the models; secrets are hidden."""
+    values = {".".join(key): value for key, value in leaves(public(loaded.config))}
+    return [Row(key, "default" if value is None else value, loaded.sources[key]) for key, value in values.items()]
+
+
+def public(config: Config) -> dict[str, Any]:
+    """The whole configuration as plain values, safe to store with a run: what is named like a secret is hidden."""
+    hidden: dict[str, Any] = _hide(config.model_dump(mode="json"))
+    return hidden
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of openforge.toml, for editors."""
+    document = ConfigFile.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **document, "title": "openforge.toml"}
+
+
+def first_file() -> str:
+    """A short openforge.toml that says what the defaults are and where to go on."""
+    config = Config()
+    return f"""\
+version = 1
+
+# What is shown is the default. `openforge config show` prints every value and where it came from,
+# `openforge config schema` every key. OPENFORGE_RUN__SAMPLES=4 or --set run.samples=4 override this file.
+
+[policy]
+model = {_toml(config.policy.model)}        # starter, smollm2, a Hugging Face folder, or a provider's model name
+# engine = "openai"        # record another provider instead of sampling here; also set base_url, api_key_env
+# base_url = "https://api.example.com/v1"
+# api_key_env = "EXAMPLE_API_KEY"
+
+[policy.sampling]
+temperature = {config.policy.sampling.temperature}
+max_tokens = {config.policy.sampling.max_tokens}
+
+[run]
+tasks = {_toml(config.run.tasks)}         # a set, a task such as "desk/count-lines", or a folder
+harnesses = {_toml(config.run.harnesses)}    # `openforge harness list`
+samples = {config.run.samples}              # rollouts for each task and harness
+concurrency = {config.run.concurrency}
+time_limit_s = {config.run.time_limit_s:g}
+
+[sandbox]
+memory = {_toml(config.sandbox.memory)}
+# egress_allow = ["pypi.org:443"]
+
+# A target overrides any value above: openforge run --target cluster
+# [target.cluster]
+# kind = "kubernetes"
+# context = "my-cluster"
+# [target.cluster.run]
+# concurrency = 64
+"""
+
+
+def _toml(value: str | tuple[str, ...]) -> str:
+    return f"[{', '.join(map(_toml, value))}]" if isinstance(value, tuple) else f'"{value}"'
+
+
+def _hide(value: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        return {key: _hide(item, key) for key, item in value.items()}
+    return HIDDEN if value and isinstance(value, str) and _SECRET.search(name) else value

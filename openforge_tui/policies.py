@@ -26,10 +26,15 @@ def starter_description(recipe: Recipe) -> dict[str, Any]:
     return recipe.describe(*starter_lessons(recipe))
 
 
+def starter_place(recipe: Recipe) -> Path:
+    """Where the starter of this recipe is or will be."""
+    return policies_dir() / f"starter-{recipe_hash(starter_description(recipe))}"
+
+
 def place(name: str) -> Path:
     """Where the folder of a policy is or will be: a built-in name's in the cache, anything else is a path."""
     if name == "starter":
-        return policies_dir() / f"starter-{recipe_hash(starter_description(Recipe()))}"
+        return starter_place(Recipe())
     if name == "smollm2":
         return policies_dir() / smollm2.FOLDER
     return Path(name).expanduser().resolve()

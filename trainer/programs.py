@@ -3,7 +3,9 @@
 Knows nothing about what the programs do; whoever calls names the step for the error message.
 """
 
+import ctypes
 import os
+import signal
 import subprocess
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +14,7 @@ from pathlib import Path
 from openforge.errors import InfraError
 
 _TAIL_LINES = 15
+_LIBC = ctypes.CDLL(None)
 
 
 def run_program(
@@ -39,6 +42,7 @@ def run_program(
             text=True,
             errors="replace",
             start_new_session=True,  # Ctrl-C is ours to pass on, once
+            preexec_fn=_end_with_parent,
         )
     except FileNotFoundError as error:
         raise InfraError(f"{step}: {argv[0]} is not installed", hint="openforge doctor") from error
@@ -54,12 +58,17 @@ def run_program(
         raise InfraError(f"{step}: {Path(argv[0]).name} ended with exit code {code}\n" + "\n".join(tail))
 
 
+def _end_with_parent() -> None:
+    """Runs in the child: the kernel kills it when we are gone, however that came about (Linux's PR_SET_PDEATHSIG)."""
+    _LIBC.prctl(1, signal.SIGKILL)
+
+
 def _stop(process: subprocess.Popen[str]) -> None:
     if process.poll() is not None:
         return
-    os.killpg(process.pid, 15)
+    os.killpg(process.pid, signal.SIGTERM)
     try:
         process.wait(timeout=10)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()

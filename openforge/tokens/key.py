@@ -9,8 +9,10 @@ recorded ones.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from hashlib import blake2b
+from itertools import takewhile
 from typing import Any
 
 import orjson
@@ -18,6 +20,7 @@ import orjson
 from openforge.tokens.message import Message, Tool
 
 KEY_BYTES = 16
+_CACHED_ARGUMENTS = 4096  # characters; every call brings the arguments of the whole history back
 _NOT_ALNUM = re.compile(r"[^0-9A-Za-z]")
 
 
@@ -40,14 +43,26 @@ def message_key(message: Message, *, compare_ids: bool = True) -> bytes:
         parts = [message.role, message.text.strip()]
         for call in message.tool_calls:
             parts += [_plain_id(call.id) if compare_ids else "", call.name, canonical_arguments(call.arguments)]
-    else:
-        parts = [message.role, _plain_id(message.tool_call_id) if compare_ids else "", message.text]
-    digest = blake2b(digest_size=KEY_BYTES)
-    for part in parts:  # each part with its length, so that no text can be mistaken for two parts
-        data = part.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8))
-        digest.update(data)
-    return digest.digest()
+        return _digest(parts)
+    return _digest([message.role, _plain_id(message.tool_call_id) if compare_ids else "", message.text])
+
+
+def exact_key(messages: Iterable[Message]) -> bytes:
+    """16 bytes that are equal only for the very same messages: what renders to the same ids."""
+    parts: list[str] = []
+    for message in messages:
+        parts += [message.role, message.text, message.reasoning, message.tool_call_id, str(len(message.tool_calls))]
+        for call in message.tool_calls:
+            parts += [call.id, call.name, call.arguments]
+    return _digest(parts)
+
+
+def system_key(messages: Iterable[Message]) -> bytes:
+    """The key of the system messages that a conversation starts with; `b""` when there are none."""
+    key = b""
+    for message in takewhile(lambda message: message.role == "system", messages):
+        key = extend(key, message_key(message))
+    return key
 
 
 def extend(prev: bytes, key: bytes) -> bytes:
@@ -57,11 +72,18 @@ def extend(prev: bytes, key: bytes) -> bytes:
 
 def canonical_arguments(arguments: str) -> str:
     """JSON arguments as one canonical text; what cannot be parsed is only stripped."""
+    return _cached(arguments) if len(arguments) <= _CACHED_ARGUMENTS else _canonical_text(arguments)
+
+
+def _canonical_text(arguments: str) -> str:
     stripped = arguments.strip() or "{}"
     try:
         return orjson.dumps(_canonical(orjson.loads(stripped)), option=orjson.OPT_SORT_KEYS).decode()
     except (ValueError, TypeError, OverflowError, RecursionError):  # not JSON, or nested deeper than orjson writes
         return stripped
+
+
+_cached = lru_cache(maxsize=2048)(_canonical_text)
 
 
 def _canonical(value: Any) -> Any:
@@ -74,6 +96,16 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, list):
         return [_canonical(item) for item in value]
     return value
+
+
+def _digest(parts: Iterable[str]) -> bytes:
+    """Of parts with their lengths, so that no text can be mistaken for two parts."""
+    digest = blake2b(digest_size=KEY_BYTES)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8))
+        digest.update(data)
+    return digest.digest()
 
 
 def _plain_id(text: str) -> str:

@@ -164,5 +164,6 @@ def _reason(turns: list[Turn], main: list[Turn], order: dict[Turn, int]) -> Brea
     """
     for ours, theirs in zip(turns, main, strict=False):
         if ours is not theirs:
-            return max(ours, theirs, key=lambda turn: order[turn]).reason
+            reason = max(ours, theirs, key=lambda turn: order[turn]).reason
+            return Break.BRANCH if reason is Break.APPEND else reason  # both went on before either was answered
     return main[0].reason

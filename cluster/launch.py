@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.attempt import RolloutSpec
+from cluster.http import HttpFace
 from cluster.install import cache_dir
 from cluster.orchestrator import OnEvent, Orchestrator, Rollout
 from cluster.policy_server import Serving, use_policy_server
@@ -127,7 +128,8 @@ async def orchestrate(
     async with Orchestrator(
         config, name, run_dir, runtime, settings, policy_died=engine.died, policy=policy, on_event=on_event, say=say
     ) as orchestrator:
-        yield orchestrator
+        async with HttpFace(orchestrator):
+            yield orchestrator
 
 
 async def run_rollouts(

@@ -7,6 +7,7 @@ survives it and the run gets its `run.end`.
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -158,6 +159,21 @@ class Orchestrator:
         elif not is_terminal(rollout.state):
             self._finish(rollout, State.CANCELLED, "cancelled while queued")
         return rollout
+
+    async def status(self) -> dict[str, Any]:
+        """What goes on now: rollouts by state, model calls in flight, starts of the recorder."""
+        calls: list[dict[str, Any]] = []
+        if self._recorder is not None:
+            with suppress(RecorderError):  # between two recorders there are no calls
+                calls = (await self._recorder.status()).get("calls", [])
+        return {
+            "run_id": self.run_id,
+            "rollouts": dict(Counter(str(rollout.state) for rollout in self.rollouts.values())),
+            "calls": calls,
+            "recorder_starts": self._recorder_starts,
+            "isolation": self.runtime.enforced.isolation,
+            "policies": self.policies,
+        }
 
     async def _work(self) -> None:
         while True:

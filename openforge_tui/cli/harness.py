@@ -1,0 +1,124 @@
+"""`openforge harness`: list, install, and check what a harness really does on the wire."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from openforge_tui.cli import output, settings
+
+if TYPE_CHECKING:
+    from cluster.conformance import Fingerprint
+    from openforge.config import Loaded
+    from openforge.harness import HarnessManifest
+    from openforge.ids import RunId
+
+harness_app = typer.Typer(no_args_is_help=True, help="List and install harnesses.")
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(harness_app, name="harness")
+
+
+@harness_app.command("list")
+def list_harnesses() -> None:
+    """List the harnesses that have a manifest, and which are on this machine."""
+    from cluster.install import harness_dir, is_installed
+    from openforge import harness
+
+    manifests = [harness.load_harness(name) for name in harness.list_harnesses()]
+    rows = [
+        {
+            "harness": manifest.name,
+            "version": manifest.version,
+            "dialects": ", ".join(manifest.spec.dialects),
+            "install": manifest.spec.install.kind,
+            "installed": is_installed(manifest),
+            "hash": manifest.content_hash()[:12],
+            "folder": str(harness_dir(manifest)),
+            "summary": manifest.spec.summary,
+        }
+        for manifest in manifests
+    ]
+    output.emit(rows, ["harness", "version", "dialects", "install", "installed", "hash", "summary"])
+
+
+@harness_app.command()
+def install(names: Annotated[list[str], typer.Argument(help="Harnesses, for example pi codex.")]) -> None:
+    """Install harnesses at the version their manifests pin."""
+    from cluster import install as installer
+    from openforge.harness import load_harness
+
+    rows = []
+    for manifest in [load_harness(name) for name in names]:
+        installed = installer.install(manifest, output.say)
+        rows.append({"harness": manifest.name, "version": manifest.version, "folder": str(installed.root)})
+    output.emit(rows, ["harness", "version", "folder"])
+
+
+@harness_app.command()
+def check(
+    names: Annotated[list[str], typer.Argument(help="Harnesses, for example react pi.")],
+    task: Annotated[str, typer.Option(help="The task it solves against a scripted policy.")] = "desk/count-lines",
+    diff: Annotated[bool, typer.Option("--diff", help="Show what changed since the last check.")] = False,
+) -> None:
+    """Run harnesses against a scripted policy and say what they do: dialect, tools, history, side calls, egress.
+
+    Exit code 5 when one does something its manifest does not say; with --diff also when it changed since last time.
+    """
+    from cluster.conformance import drift, last_fingerprint, surprises
+    from openforge.errors import CheckError
+    from openforge.harness import load_harness
+    from openforge.ids import new_run_id
+
+    loaded = settings.current().load()
+    faults: list[str] = []
+    rows: list[dict[str, object]] = []
+    for manifest in [load_harness(name) for name in names]:
+        run_id = new_run_id()
+        before = last_fingerprint(loaded.store_root, manifest.name, run_id)
+        seen = output.run_async(_observe(loaded, manifest, task, run_id))
+        faults += [f"{manifest.name} {fault}" for fault in surprises(manifest, seen)]
+        if not diff:
+            rows += [{"harness": manifest.name, "what": key, "seen": value} for key, value in seen.items()]
+        elif before is None:
+            output.say(f"{manifest.name}: nothing to compare with; this check is the first")
+        else:
+            version, old = before
+            changes = drift(old, seen)
+            faults += [f"{manifest.name}: {name} changed since version {version}" for name, _, _ in changes]
+            rows += [{"harness": manifest.name, "what": name, "before": a, "now": b} for name, a, b in changes]
+    output.emit(rows, ["harness", "what", "before", "now"] if diff else ["harness", "what", "seen"])
+    if faults:
+        raise CheckError("; ".join(faults), hint="openforge show latest, or the harness.toml of the harness")
+
+
+async def _observe(loaded: "Loaded", manifest: "HarnessManifest", task: str, run_id: "RunId") -> "Fingerprint":
+    import asyncio
+
+    from cluster.attempt import RolloutSpec
+    from cluster.conformance import fingerprint
+    from cluster.launch import Engine, orchestrate
+    from openforge.errors import UsageError
+    from openforge.task import load_tasks
+    from openforge_tui.teacher import teacher
+
+    tasks = load_tasks([task])
+    if len(tasks) != 1:
+        raise UsageError(f"--task {task} names {len(tasks)} tasks; a check needs one")
+    config = loaded.config
+    run = config.run.model_copy(
+        update={"mode": "record", "tasks": (task,), "harnesses": (manifest.name,), "samples": 1, "retries": 0}
+    )
+    policy = config.policy.model_copy(
+        update={"model": "teacher", "engine": "openai", "api_key_env": "", "tokenizer": ""}
+    )
+    config = config.model_copy(update={"run": run, "policy": policy})
+    async with teacher([task]) as url:
+        engine = Engine(url, "teacher", asyncio.Event())
+        async with orchestrate(config, loaded.store_root, engine, run_id=run_id, say=output.say) as orchestrator:
+            [rollout] = await orchestrator.run_all([RolloutSpec(tasks[0], manifest, 0, config.run.seed)])
+            seen = fingerprint(orchestrator.run_dir, rollout)
+            orchestrator.journal.append(
+                "harness.fingerprint", harness=manifest.name, version=manifest.version, fingerprint=seen
+            )
+    return seen

@@ -38,6 +38,7 @@ def install(say: Callable[[str], None]) -> None:
     listing = str(ROOT / "requirements" / f"{name}.txt")
     uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
     argv = [uv, "pip", "install", "--python", sys.executable, "--no-deps", "--compile-bytecode", "-r", listing]
+    argv += [] if sys.stderr.isatty() else ["--quiet"]
     if not Path(uv).exists():
         argv = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-deps", "-r", listing]
     if subprocess.run(argv, stdout=sys.stderr).returncode:

@@ -39,6 +39,7 @@ def tolerance(dtype: str) -> Tolerance:
 class Sample:
     """One row that training would see. `versions` are all weight versions its sampled tokens came from."""
 
+    rollout_id: str
     sample_id: str
     token_ids: Sequence[int]
     loss_mask: Sequence[int]
@@ -50,6 +51,7 @@ class Sample:
 class Row:
     """What came out for one sample; `position` is where the largest difference is, `problem` empty when it passed."""
 
+    rollout_id: str
     sample_id: str
     tokens: int
     sampled: int
@@ -121,24 +123,33 @@ async def verify(samples: Sequence[Sample], score: Scorer, limits: Tolerance, *,
 async def _check(sample: Sample, score: Scorer, limits: Tolerance) -> Row:
     sampled = [index for index, flag in enumerate(sample.loss_mask) if flag]
     if problem := _malformed(sample, sampled):
-        return Row(sample.sample_id, len(sample.token_ids), len(sampled), None, None, None, problem)
+        return _row(sample, sampled, problem)
     try:
         scored = await score(sample.token_ids)
     except OpenForgeError as error:
-        return Row(sample.sample_id, len(sample.token_ids), len(sampled), None, None, None, f"no score: {error}")
+        return _row(sample, sampled, f"no score: {error}")
     if len(scored) != len(sample.token_ids):
-        text = f"{len(scored)} scores for {len(sample.token_ids)} ids"
-        return Row(sample.sample_id, len(sample.token_ids), len(sampled), None, None, None, text)
+        return _row(sample, sampled, f"{len(scored)} scores for {len(sample.token_ids)} ids")
     diffs = [_difference(sample.logprobs[index], scored[index]) for index in sampled]
-    largest = max(diffs)
-    mean = sum(diffs) / len(diffs)
+    largest, mean = max(diffs), sum(diffs) / len(diffs)
     problem = ""
     if not largest <= limits.maximum:
         problem = f"largest difference {largest:.2g} > {limits.maximum:g}"
     elif not mean <= limits.mean:
         problem = f"mean difference {mean:.2g} > {limits.mean:g}"
-    position = sampled[diffs.index(largest)]
-    return Row(sample.sample_id, len(sample.token_ids), len(sampled), largest, mean, position, problem)
+    return _row(sample, sampled, problem, largest, mean, sampled[diffs.index(largest)])
+
+
+def _row(
+    sample: Sample,
+    sampled: list[int],
+    problem: str,
+    largest: float | None = None,
+    mean: float | None = None,
+    position: int | None = None,
+) -> Row:
+    size = len(sample.token_ids)
+    return Row(sample.rollout_id, sample.sample_id, size, len(sampled), largest, mean, position, problem)
 
 
 def _malformed(sample: Sample, sampled: list[int]) -> str:

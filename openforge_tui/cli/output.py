@@ -27,6 +27,9 @@ _CONTROL = re.compile(
 )
 
 
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 def plain(text: str) -> str:
     """`text` without anything a terminal would obey; newlines and tabs stay."""
     return _CONTROL.sub("", text)
@@ -94,6 +97,8 @@ def emit_object(value: Mapping[str, Any], fmt: str | None = None) -> None:
 
 def run_command(command: Callable[[], object]) -> int:
     """Run `command` and turn how it ended into an exit code; what went wrong is told on stderr."""
+    for number in _STOPS[1:]:
+        signal.signal(number, signal.default_int_handler)  # so that `finally` runs for them as it does for Ctrl-C
     try:
         code = command()
         sys.stdout.flush()
@@ -111,18 +116,37 @@ def run_command(command: Callable[[], object]) -> int:
 
 
 def run_async[T](work: Coroutine[Any, Any, T]) -> T:
-    """Run `work`; Ctrl-C and SIGTERM both cancel it and let it clean up, and end as KeyboardInterrupt (130)."""
+    """Run `work`. Ctrl-C, SIGTERM and a closed terminal cancel it and let it clean up; it ends as KeyboardInterrupt.
+
+    A second signal only says so, since processes would be left behind; the third leaves them behind.
+    """
+    presses = 0
 
     async def guarded() -> T:
-        # asyncio.run already turns the first SIGINT into a cancellation; SIGTERM joins in the same way.
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, lambda: os.kill(os.getpid(), signal.SIGINT))
-        try:
-            return await work
-        finally:
-            loop.remove_signal_handler(signal.SIGTERM)
+        task = asyncio.current_task()
+        assert task is not None
 
-    return asyncio.run(guarded())
+        def stop() -> None:
+            nonlocal presses
+            presses += 1
+            if presses > 2:
+                raise KeyboardInterrupt
+            say("ending what was started …" if presses == 1 else "still ending it; once more leaves it behind")
+            if presses == 1:
+                task.cancel()
+
+        for number in _STOPS:
+            asyncio.get_running_loop().add_signal_handler(number, stop)
+        return await work
+
+    before = {number: signal.getsignal(number) for number in _STOPS}
+    try:
+        return asyncio.run(guarded())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _write(data: str | bytes) -> None:

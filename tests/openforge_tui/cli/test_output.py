@@ -1,9 +1,11 @@
 """Rows, formats, and text nobody may trust."""
 
+import asyncio
 import csv
 import io
 import json
-import sys
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -125,18 +127,26 @@ def test_an_unknown_error_keeps_its_traceback() -> None:
         output.run_command(lambda: 1 // 0)
 
 
-async def _interrupted() -> None:
-    import asyncio
-    import os
-    import signal
-
+async def _interrupted(times: int) -> None:
     try:
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(30)
     finally:
-        print("cleaned up", file=sys.stderr)
+        for _ in range(times - 1):
+            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(9):  # cleaning up takes a while
+                await asyncio.sleep(0)
+        output.say("cleaned up")
 
 
-def test_sigterm_cancels_and_lets_the_work_clean_up(capfd: pytest.CaptureFixture[str]) -> None:
-    assert output.run_command(lambda: output.run_async(_interrupted())) == 130
-    assert "cleaned up" in capfd.readouterr().err
+@pytest.mark.parametrize(("times", "cleaned"), [(1, True), (2, True), (3, False)])
+def test_a_signal_lets_the_work_clean_up(times: int, cleaned: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    assert output.run_command(lambda: output.run_async(_interrupted(times))) == 130
+    said = capfd.readouterr().err
+    assert ("cleaned up" in said) == cleaned
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_sigterm_ends_plain_work_as_ctrl_c_does(capfd: pytest.CaptureFixture[str]) -> None:
+    assert output.run_command(lambda: os.kill(os.getpid(), signal.SIGTERM)) == 130

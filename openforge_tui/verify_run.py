@@ -1,0 +1,73 @@
+"""Verify a run of the store: its samples, the policy it names served again, one report.
+
+Serves exactly what the run's own configuration says, whatever stands in openforge.toml by now.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from cluster.launch import engine_for
+from openforge.config import Config
+from openforge.errors import UsageError
+from openforge.store.connect import query
+from openforge_tui import verify
+from openforge_tui.policies import resolve_policy
+from openforge_tui.verify import Report, Sample
+from proxy_addons.engines.vllm import Vllm
+from proxy_addons.settings import EngineSettings, Sampling
+
+_SAMPLES = "SELECT * FROM samples ORDER BY rollout_id, sample_id"
+
+
+async def verify_run(
+    store_root: Path, run_id: str, say: Callable[[str], None] = lambda text: None, *, concurrency: int = 8
+) -> Report:
+    """Score every sample of a run. Raises UsageError when there is nothing to verify, CheckError for other weights."""
+    config = run_config(store_root, run_id)
+    samples = read_samples(store_root, run_id)
+    if config.run.mode != "train" or config.policy.engine != "vllm":
+        raise UsageError(f"{run_id} was recorded from a provider, not sampled here: it has no logprobs to verify")
+    if not samples:
+        raise UsageError(f"{run_id} has no samples", hint=f"openforge rollouts {run_id}")
+    model_dir = None if config.policy.base_url else resolve_policy(config.policy.model)
+    async with engine_for(config, model_dir, say) as serving:
+        if config.policy.base_url:
+            say(f"{serving.url} does not say which weights it serves; the numbers alone decide")
+        else:
+            verify.check_versions(samples, serving.weight_version)
+        settings = EngineSettings(url=serving.url, model=config.policy.served_name)
+        engine = Vllm(settings, Sampling(), stop_ids=(), vocab_size=0)
+        try:
+            say(f"scoring {len(samples)} samples …")
+            limits = verify.tolerance(config.policy.dtype)
+            return await verify.verify(samples, engine.score, limits, concurrency=concurrency)
+        finally:
+            await engine.close()
+
+
+def run_config(store_root: Path, run_id: str) -> Config:
+    """The configuration a run was started with. Raises UsageError when this version cannot read it."""
+    rows = query(store_root, "SELECT config FROM runs WHERE run_id = ?", [run_id], runs=[run_id])
+    if not rows:
+        raise UsageError(f"{run_id} has no beginning in the journal", hint="openforge runs")
+    try:
+        return Config.model_validate_json(rows[0]["config"])
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UsageError(f"the configuration of {run_id} cannot be read: {where}: {first['msg']}") from error
+
+
+def read_samples(store_root: Path, run_id: str) -> list[Sample]:
+    """What training would see of a run: the samples of each rollout's latest attempt."""
+    return [_sample(row) for row in query(store_root, _SAMPLES, runs=[run_id])]
+
+
+def _sample(row: dict[str, Any]) -> Sample:
+    versions = frozenset(str(version) for _, version in json.loads(row["versions"] or "[]"))
+    logprobs = row["logprobs"] or []
+    return Sample(row["rollout_id"], row["sample_id"], row["token_ids"], row["loss_mask"], logprobs, versions)

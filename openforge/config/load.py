@@ -208,7 +208,7 @@ def _validate(layer: Layer) -> None:
 
 
 def _is_file_shape(target: object) -> bool:
-    """In a file `target` is a table of tables; a flag or variable sets a value of the chosen one, checked when merged."""
+    """In a file `target` holds tables by name; a flag sets a value of the chosen one, checked when merged."""
     return not isinstance(target, dict) or all(isinstance(table, dict) for table in target.values())
 
 

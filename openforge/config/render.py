@@ -3,14 +3,11 @@
 Writes no file itself. Knows the models' shape, not their meaning.
 """
 
-import re
 from typing import Any, NamedTuple
 
 from openforge.config.load import Loaded, leaves
 from openforge.config.models import Config, ConfigFile
-
-_SECRET = re.compile(r"(^|_)(key|token|password|passwd|secret|credential)$", re.IGNORECASE)
-HIDDEN = "(hidden)"
+from openforge.redact import Redactor
 
 
 class Row(NamedTuple):
@@ -29,14 +26,15 @@ def rows(loaded: Loaded) -> list[Row]:
 
 def public(config: Config) -> dict[str, Any]:
     """The whole configuration as plain values, safe to store with a run: what is named like a secret is hidden."""
-    hidden: dict[str, Any] = _hide(config.model_dump(mode="json"))
+    hidden: dict[str, Any] = Redactor().tree(config.model_dump(mode="json"))
     return hidden
 
 
 def schema() -> dict[str, Any]:
     """JSON Schema of openforge.toml, for editors."""
     document = ConfigFile.model_json_schema()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **document, "title": "openforge.toml"}
+    dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return {**dialect, **document, "title": "openforge.toml", "required": ["version"]}
 
 
 def first_file() -> str:
@@ -80,9 +78,3 @@ memory = {_toml(config.sandbox.memory)}
 
 def _toml(value: str | tuple[str, ...]) -> str:
     return f"[{', '.join(map(_toml, value))}]" if isinstance(value, tuple) else f'"{value}"'
-
-
-def _hide(value: Any, name: str = "") -> Any:
-    if isinstance(value, dict):
-        return {key: _hide(item, key) for key, item in value.items()}
-    return HIDDEN if value and isinstance(value, str) and _SECRET.search(name) else value

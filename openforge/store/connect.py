@@ -9,7 +9,8 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -77,7 +78,8 @@ def connect(store_root: Path, *, runs: Iterable[str] | None = None) -> duckdb.Du
 
 def new_connection(**config: str) -> duckdb.DuckDBPyConnection:
     """A DuckDB that never reaches for the network, without views yet."""
-    con = duckdb.connect(config={**_CONFIG, **config})
+    spill = Path(tempfile.gettempdir()) / f"openforge-{os.getpid()}"  # made on demand, removed again
+    con = duckdb.connect(config={"temp_directory": str(spill), **_CONFIG, **config})
     con.execute("CREATE SCHEMA raw")
     return con
 
@@ -85,11 +87,23 @@ def new_connection(**config: str) -> duckdb.DuckDBPyConnection:
 def query(
     store_root: Path, sql: str, parameters: Any = None, *, runs: Iterable[str] | None = None
 ) -> list[dict[str, Any]]:
-    """Rows of one trusted query, over the files as they are now; a segment sealed meanwhile is looked for again."""
+    """Rows of one trusted query, over the files as they are now."""
+
+    def ask(con: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+        return [dict(row) for row in con.sql(sql, params=parameters).to_arrow_table().to_pylist()]
+
+    return with_views(store_root, ask, runs=runs)
+
+
+def with_views[T](
+    store_root: Path, work: Callable[[duckdb.DuckDBPyConnection], T], *, runs: Iterable[str] | None = None
+) -> T:
+    """Do `work` over the files as they are now, and again when one was sealed (renamed) meanwhile. Raises InfraError."""
+    wanted = None if runs is None else list(runs)
     for left in reversed(range(TRIES)):
-        con = connect(store_root, runs=runs)
+        con = connect(store_root, runs=wanted)
         try:
-            return [dict(row) for row in con.sql(sql, params=parameters).to_arrow_table().to_pylist()]
+            return work(con)
         except duckdb.IOException as error:
             if left == 0:
                 raise vanished(error) from None
@@ -112,7 +126,7 @@ def refresh(con: duckdb.DuckDBPyConnection, store_root: Path, *, runs: Iterable[
     con.execute(
         f"CREATE OR REPLACE VIEW raw._live AS {_values_sql(snapshot.live, 'run_id VARCHAR, recorder_id VARCHAR')}"
     )
-    con.execute(f"CREATE OR REPLACE VIEW raw._unreadable AS {_unreadable_sql(snapshot)}")
+    con.execute(f"CREATE OR REPLACE VIEW raw._unreadable AS {unreadable_sql(snapshot)}")
     for statement in create_statements():
         con.execute(statement)
     return snapshot
@@ -236,7 +250,8 @@ def _vocab_sql(paths: list[Path]) -> str:
     return f"SELECT parse_filename(filename, true) AS hash, token_id, text FROM {reader} WHERE token_id IS NOT NULL"
 
 
-def _unreadable_sql(snapshot: Snapshot) -> str:
+def unreadable_sql(snapshot: Snapshot) -> str:
+    """Which lines of the segments are no records, counted by file."""
     parts = [_values_sql(snapshot.unreadable, "run_id VARCHAR, recorder_id VARCHAR, segment VARCHAR, lines BIGINT")]
     for paths, options, _ in _batches(snapshot):
         reader = _json_reader(paths, {"seq": "BIGINT", "kind": "VARCHAR"}, f"{options}, filename = true")

@@ -16,81 +16,24 @@ from openforge.store.schema import VIEWS
 
 HINT = "`openforge sql` lists what you can select from"
 _TYPES = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
-_STARTS = frozenset(
-    [
-        "select",
-        "with",
-        "from",
-        "values",
-        "table",
-        "describe",
-        "desc",
-        "show",
-        "summarize",
-        "pivot",
-        "unpivot",
-        "explain",
-        "(",
-    ]
-)
+_STARTS = frozenset({"(", *"select with from values table describe desc show summarize pivot unpivot".split()})
 # What may not stand where a statement begins: at the start, or after a parenthesis as in `with x as (copy …)`.
 _WRITES = frozenset(
-    [
-        "alter",
-        "analyze",
-        "attach",
-        "begin",
-        "call",
-        "checkpoint",
-        "comment",
-        "commit",
-        "copy",
-        "create",
-        "deallocate",
-        "delete",
-        "detach",
-        "drop",
-        "execute",
-        "export",
-        "grant",
-        "import",
-        "insert",
-        "install",
-        "load",
-        "merge",
-        "pragma",
-        "prepare",
-        "reset",
-        "revoke",
-        "rollback",
-        "set",
-        "truncate",
-        "update",
-        "use",
-        "vacuum",
-    ]
+    name
+    for line in (
+        "alter analyze attach call checkpoint copy create deallocate delete detach drop execute export grant import",
+        "insert install load merge pragma prepare reset revoke set truncate update vacuum",
+    )
+    for name in line.split()
 )
 # Table functions that neither read files nor take addresses; every other one is refused.
 _TABLE_FUNCTIONS = frozenset(
-    [
-        "unnest",
-        "range",
-        "generate_series",
-        "repeat",
-        "repeat_row",
-        "histogram",
-        "histogram_values",
-        "json_each",
-        "json_tree",
-        "summary",
-        "duckdb_columns",
-        "duckdb_functions",
-        "duckdb_keywords",
-        "duckdb_tables",
-        "duckdb_types",
-        "duckdb_views",
-        "pragma_table_info",
-    ]
+    name
+    for line in (
+        "unnest range generate_series repeat repeat_row histogram histogram_values json_each json_tree summary",
+        "duckdb_columns duckdb_functions duckdb_keywords duckdb_tables duckdb_types duckdb_views pragma_table_info",
+    )
+    for name in line.split()
 )
 
 
@@ -113,7 +56,7 @@ def check(sql: str, table_functions: Iterable[str]) -> None:
         raise UsageError(
             "only statements that read may run here: SELECT, WITH, DESCRIBE, SHOW, SUMMARIZE, PIVOT, EXPLAIN", hint=HINT
         )
-    forbidden = {name.lower() for name in table_functions} - _TABLE_FUNCTIONS
+    forbidden = {name.lower() for name in table_functions} - set(_TABLE_FUNCTIONS)
     for before, word, after in zip(["(", *words], words, [*words[1:], ""], strict=False):
         if before == "(" and word in _WRITES and re.match(r"[\w\"'(]", after):
             raise UsageError(

@@ -1,0 +1,154 @@
+"""A run as files for others: Parquet, JSON lines, a DuckDB file, rows for supervised training.
+
+Each file appears whole under its name or not at all. Ids, masks and rewards leave as they were recorded; nothing is
+rendered, cut or filled in. Does not know what a trainer does with them.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+import duckdb
+import pyarrow.parquet as pq
+
+from openforge.errors import UsageError
+from openforge.store.connect import query, with_views
+from openforge.store.schema import BY_NAME, VIEWS
+from openforge.store.sql import SafeSql
+
+Format = Literal["parquet", "jsonl", "duckdb", "sft"]
+_DERIVED = {"unreadable"}  # tells about the files themselves
+_SFT = "token_ids AS input_ids, loss_mask, rollout_id, task, harness, reward, run_id, attempt, sample_id, weight"
+_STORAGE = "v1.2.0"  # older DuckDB programs read it too
+
+_JSON_LINES = """
+    SELECT r.*, m.messages
+    FROM rollouts r LEFT JOIN (
+        SELECT run_id, rollout_id, attempt, list({'call_id': call_id, 'position': position, 'role': role, 'text': text,
+            'reasoning': reasoning, 'tool_calls': tool_calls, 'tool_call_id': tool_call_id}
+            ORDER BY seq, position) AS messages
+        FROM messages GROUP BY ALL) m USING (run_id, rollout_id, attempt)
+    ORDER BY r.run_id, r.rollout_id"""
+
+
+@dataclass
+class Exported:
+    """What was written: rows by file name; and rows that were not, by reason."""
+
+    dest: Path
+    rows: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+def export(
+    store_root: Path,
+    run: str | None,
+    fmt: Format,
+    dest: Path,
+    *,
+    views: Sequence[str] | None = None,
+    where: str | None = None,
+) -> Exported:
+    """Write a run (id; None = all) to `dest`. `parquet` makes a folder, or one file of one view when `dest` ends in
+    `.parquet` (default: samples); `where` filters `sft` rows by a condition over the view `samples`. Raises UsageError."""
+    if fmt not in get_args(Format):
+        raise UsageError(f"there is no export format {fmt!r}", hint=f"choose one of {', '.join(get_args(Format))}")
+    if unknown := set(views or ()) - BY_NAME.keys():
+        raise UsageError(f"there is no view {', '.join(sorted(unknown))}", hint="`openforge sql` lists them")
+    if where is not None and fmt != "sft":
+        raise UsageError(
+            "a condition applies to the sft format only", hint='use `openforge sql "select … where …" -o parquet`'
+        )
+    runs = None if run is None else [run]
+    if fmt == "sft":
+        return _sft(store_root, runs, dest, where)
+    names = list(views or [view.name for view in VIEWS if view.name not in _DERIVED])
+    if fmt == "parquet" and dest.suffix == ".parquet":
+        if views and len(views) > 1:
+            raise UsageError(f"{dest} can hold one view", hint="name a folder to write several")
+        return with_views(store_root, lambda con: _parquet_file(con, (views or ["samples"])[0], dest), runs=runs)
+    write = {"parquet": _parquet_folder, "duckdb": _duckdb_file, "jsonl": _json_lines}[fmt]
+    return with_views(store_root, lambda con: write(con, names, dest), runs=runs)
+
+
+def _parquet_folder(con: duckdb.DuckDBPyConnection, names: Sequence[str], dest: Path) -> Exported:
+    done = Exported(dest)
+    for name in names:
+        done.rows |= _parquet_file(con, name, dest / f"{name}.parquet").rows
+    return done
+
+
+def _parquet_file(con: duckdb.DuckDBPyConnection, name: str, dest: Path) -> Exported:
+    return Exported(dest, {dest.name: _copy(con, f"FROM {name}", dest, "FORMAT parquet, COMPRESSION zstd")})
+
+
+def _json_lines(con: duckdb.DuckDBPyConnection, _names: Sequence[str], dest: Path) -> Exported:
+    return Exported(dest, {dest.name: _copy(con, _JSON_LINES, dest, "FORMAT json")})
+
+
+def _duckdb_file(con: duckdb.DuckDBPyConnection, names: Sequence[str], dest: Path) -> Exported:
+    done = Exported(dest)
+    with _whole_file(dest) as temporary:
+        con.execute(f"ATTACH {_quote(temporary)} AS export_file (STORAGE_VERSION '{_STORAGE}')")
+        try:
+            for name in names:
+                con.execute(f"CREATE TABLE export_file.{name} AS FROM {name}")
+                done.rows[name] = con.execute(f"SELECT count(*) FROM export_file.{name}").fetchall()[0][0]
+        finally:
+            con.execute("DETACH export_file")
+    return done
+
+
+def _sft(store_root: Path, runs: Sequence[str] | None, dest: Path, where: str | None) -> Exported:
+    """Rows by the condition of a person, hence through the jail; then why the others are not among them."""
+    condition = f"WHERE ({where}\n)" if where else ""
+    sql = f"SELECT {_SFT} FROM samples {condition} ORDER BY rollout_id, sample_id"
+    taken = 0
+    with (
+        _whole_file(dest) as temporary,
+        SafeSql(store_root, runs=runs).stream(sql, timeout_s=3600, memory="4Gi") as reader,
+    ):
+        with pq.ParquetWriter(temporary, reader.schema, compression="zstd") as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+                taken += batch.num_rows
+    total, ungraded = query(
+        store_root, "SELECT count(*) AS total, count(*) FILTER (reward IS NULL) AS ungraded FROM samples", runs=runs
+    )[0].values()
+    done = Exported(dest, {dest.name: taken})
+    if total > taken:
+        note = f" ({ungraded} without a reward)" if ungraded else ""
+        done.left_out[f"does not satisfy {where}{note}"] = total - taken
+    refused = "SELECT reason, count(*) AS paths FROM refused WHERE what = 'sample' GROUP BY ALL ORDER BY ALL"
+    for row in query(store_root, refused, runs=runs):
+        done.left_out[f"no exact row: {row['reason']}"] = row["paths"]
+    missing = "SELECT state, count(*) AS rollouts FROM rollouts WHERE samples = 0 GROUP BY ALL ORDER BY ALL"
+    for row in query(store_root, missing, runs=runs):
+        done.left_out[f"rollout {row['state']} without a sample"] = row["rollouts"]
+    return done
+
+
+def _copy(con: duckdb.DuckDBPyConnection, sql: str, dest: Path, options: str) -> int:
+    with _whole_file(dest) as temporary:
+        (count,) = con.execute(f"COPY ({sql}) TO {_quote(temporary)} ({options})").fetchall()[0]
+    return int(count)
+
+
+@contextmanager
+def _whole_file(dest: Path) -> Iterator[Path]:
+    """A name beside `dest` to write under; renamed when all went well, removed when not."""
+    if dest.is_dir():
+        raise UsageError(f"{dest} is a folder", hint="name a file")
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{dest.name}.", dir=dest.parent) as folder:
+        temporary = Path(folder) / dest.name
+        yield temporary
+        os.replace(temporary, dest)
+
+
+def _quote(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"

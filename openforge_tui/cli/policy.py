@@ -37,19 +37,25 @@ def list_policies() -> None:
 
 def make(name: Name) -> None:
     """Make a policy when it is not there yet, and print its folder; minutes for the starter."""
+    make_missing(name)
+    path(name)
+
+
+def make_missing(name: str) -> None:
+    """Make a policy when it is not there yet. Raises UsageError when there is no recipe for it."""
     from openforge.errors import UsageError
     from openforge_tui import policies
 
-    if policies.find(name) is None:
-        if name == "starter":
-            _make_starter()
-        elif name == "smollm2":
-            from trainer.smollm2 import smollm2
+    if policies.find(name) is not None:
+        return
+    if name == "starter":
+        _make_starter()
+    elif name == "smollm2":
+        from trainer.smollm2 import smollm2
 
-            smollm2(output.say)
-        else:
-            raise UsageError(f"there is no recipe for {name!r}", hint="openforge policy list")
-    path(name)
+        smollm2(output.say)
+    else:
+        raise UsageError(f"there is no recipe for {name!r}", hint="openforge policy list")
 
 
 def path(name: Name) -> None:

@@ -4,10 +4,14 @@ Contract tests start real programs; those are kept on this machine by their own 
 runs inside the test process.
 """
 
+import json
 import os
 import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import platformdirs
 import pytest
@@ -57,6 +61,58 @@ def qwen3_dir(cache_dir: Path) -> Path:
         base = pytest.importorskip("trainer.starter.base", reason="the starter's tokenizer is not built yet")
         return Path(base.qwen3_tokenizer())
     return folder
+
+
+@pytest.fixture(scope="session")
+def starter_dir() -> Path:
+    """The starter policy's folder, when it was made on this machine."""
+    from openforge_tui import policies, train_set
+
+    if missing := train_set.missing():
+        pytest.skip(f"{', '.join(missing)} not installed: ./just train-set")
+    if (found := policies.find("starter")) is None:
+        pytest.skip("the starter policy is not made: openforge policy make starter")
+    return Path(found)
+
+
+@pytest.fixture(scope="session")
+def starter_server(starter_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of one vLLM with the starter, for the whole session; whatever needs it adopts it."""
+    log = tmp_path_factory.mktemp("server") / "serve.log"
+    argv = [sys.executable, "-m", "openforge_tui", "policy", "serve", "starter", "-o", "json"]
+    with log.open("wb") as narration:
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=narration, cwd=log.parent, text=True)
+    try:
+        assert process.stdout is not None
+        told = ""
+        while not told.rstrip().endswith("}"):
+            line = process.stdout.readline()
+            assert line, f"the policy server did not start: {log.read_text()[-2000:]}"
+            told += line
+        yield str(json.loads(told)["url"])
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+class DemoRun(NamedTuple):
+    """What one whole demo left: where, which run, and what it printed."""
+
+    store_root: Path
+    run_id: str
+    answer: dict[str, Any]
+    narration: str
+
+
+@pytest.fixture(scope="session")
+def demo_run(starter_server: str, tmp_path_factory: pytest.TempPathFactory) -> DemoRun:
+    """The demo itself, once: twelve tasks by three harnesses through vLLM."""
+    folder = tmp_path_factory.mktemp("demo")
+    argv = [sys.executable, "-m", "openforge_tui", "demo", "--store", str(folder / "store"), "-o", "json"]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=900, cwd=folder)
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    answer = json.loads(ended.stdout)
+    return DemoRun(folder / "store", answer["run_id"], answer, ended.stderr)
 
 
 @pytest.fixture

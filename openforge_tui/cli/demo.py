@@ -1,0 +1,124 @@
+"""`openforge demo`: from nothing to a table, with everything that is missing made on the way."""
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from openforge_tui.cli import output, settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cluster.orchestrator import Rollout
+    from openforge.config import Config
+    from openforge.ids import RunId
+    from openforge_tui.verify import Report
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(demo)
+
+
+def demo(
+    tasks: Annotated[str, typer.Option(help="Task sets or tasks, with commas.")] = "desk",
+    harness: Annotated[str, typer.Option("--harness", "--harnesses", help="Harnesses, with commas.")] = "",
+    samples: Annotated[int, typer.Option(min=1, help="Rollouts for each task and harness.")] = 1,
+) -> int:
+    """Run real harnesses against the starter policy on this machine, and show what became of every token.
+
+    Installs what is missing and makes the policy the first time (up to 25 minutes on two cores), about five minutes
+    after that. Exit code 3 when no rollout could be graded, 5 when `verify` finds a wrong token.
+    """
+    from openforge.ids import new_run_id
+    from openforge_tui import demo as questions
+
+    began_s = time.monotonic()
+    typed = {**questions.OVERRIDES, "run.tasks": tasks, "run.samples": str(samples)}
+    if harness:
+        typed["run.harnesses"] = harness
+    settings.change(overrides={**typed, **settings.current().overrides})
+    loaded = settings.current().load()
+    config, store_root = loaded.config, loaded.store_root
+    model_dir = _prepare(config)
+    run_id = new_run_id()
+    rollouts, report = output.run_async(_run(config, store_root, model_dir, run_id))
+    _show(store_root, run_id, report)
+    output.say(f"\n{report.summary()}\n\nall of it took {time.monotonic() - began_s:.0f} s; next:")
+    best = max(rollouts, key=lambda rollout: (rollout.reward or 0.0, rollout.spec.harness.name == "codex"))
+    output.say(f"  openforge show {best.id}")
+    output.say(f"  openforge rollouts {run_id}")
+    output.say('  openforge sql "SELECT task, avg(reward) FROM rollouts GROUP BY task ORDER BY 2"')
+    output.say(f"  openforge export {run_id} --help")
+    if report.failures:
+        from openforge_tui.cli.verify import check
+
+        check(report)
+    return 0 if any(rollout.reward is not None for rollout in rollouts) else 3
+
+
+def _prepare(config: "Config") -> "Path | None":
+    """Install and make what this run lacks; returns the policy's folder (None: it is served elsewhere)."""
+    from cluster.install import install
+    from openforge.harness import load_harness
+    from openforge_tui import train_set
+    from openforge_tui.cli.policy import make_missing
+    from openforge_tui.policies import resolve_policy
+
+    if config.policy.base_url:
+        output.say(f"policy: {config.policy.base_url}")
+    elif train_set.missing():
+        train_set.install(output.say)
+    for name in config.run.harnesses:
+        install(load_harness(name), output.say)
+    if config.policy.base_url:
+        return None
+    make_missing(config.policy.model)
+    return resolve_policy(config.policy.model)
+
+
+async def _run(
+    config: "Config", store_root: "Path", model_dir: "Path | None", run_id: "RunId"
+) -> "tuple[list[Rollout], Report]":
+    """The rollouts and then the proof, while one and the same server runs."""
+    from cluster.launch import engine_for, make_specs, run_rollouts
+    from openforge_tui.cli.run import follow
+    from openforge_tui.verify_run import verify_run
+
+    specs = make_specs(config)
+    async with engine_for(config, model_dir, output.say) as engine:
+        output.say(f"run {run_id}: {len(specs)} rollouts")
+        with follow(len(specs)) as on_event:
+            rollouts = await run_rollouts(
+                config,
+                store_root,
+                specs,
+                model_dir=model_dir,
+                engine=engine,
+                run_id=run_id,
+                say=output.say,
+                on_event=on_event,
+            )
+        return rollouts, await verify_run(store_root, run_id, output.say)
+
+
+def _show(store_root: "Path", run_id: str, report: "Report") -> None:
+    """Three answers on stdout: tables one after another, or one object with -o json."""
+    from openforge_tui import demo as questions
+
+    harnesses, tokens = questions.by_harness(store_root, run_id), questions.tokens(store_root, run_id)
+    proof: dict[str, Any] = {
+        "samples": len(report.rows),
+        "sampled_tokens": report.sampled,
+        "max_diff": report.max_diff,
+        "mean_diff": report.mean_diff,
+        "failures": len(report.failures),
+    }
+    fmt = settings.current().output or "table"
+    if fmt != "table":
+        output.emit_object({"run_id": run_id, "harnesses": harnesses, "tokens": tokens, "verify": proof}, fmt)
+        return
+    output.say("\nby harness")
+    output.emit(harnesses)
+    output.say(f'\nhow sure was the policy? openforge sql "{" ".join(questions.TOKENS.split())}"')
+    output.emit(tokens)

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("openforge", "proxy_addons", "cluster", "trainer", "openforge_tui", "benchmarks", "tests")
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "misc", "manager", "common"}
-MACHINE_PATH = re.compile(r"(?<![\w.])/(?:root|home/\w+|Users/\w+|work/(?:main|shared)|tmp/\w+)/")
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:root(?!/\.ssh)|home/\w+|Users/\w+|work/(?:main|shared)|tmp/\w+)/")
 
 
 def tracked(*suffixes: str) -> list[Path]:

@@ -6,6 +6,7 @@ A verb file has `register(app: typer.Typer) -> None` and may register several ve
 
 import copy
 import importlib
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -26,6 +27,7 @@ class Verb(NamedTuple):
     summary: str
 
 
+_LINE_BREAK = re.compile(r"(?<!\n)\n(?!\n)")  # within a paragraph: the terminal's width decides, not the source's
 _START, _RUN, _LOOK, _PARTS = "Start here", "Work", "Look", "Parts"
 VERBS: dict[str, Verb] = {
     "doctor": Verb("doctor", _START, "Check this machine and say what to type next."),
@@ -84,6 +86,7 @@ def _add_globals(command: Any, global_options: list[Any]) -> None:
         for child in command.commands.values():
             _add_globals(child, global_options)
         return
+    command.help = _LINE_BREAK.sub(" ", command.help or "")
     taken = {flag for param in command.params for flag in param.opts}
     for option in global_options:
         if option.name in _GLOBALS and not taken.intersection(option.opts):

@@ -60,10 +60,12 @@ def read_reward(path: Path) -> tuple[float | None, str]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         return None, f"no reward was written ({error.strerror})"
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None, "the reward is not a regular file"
-        data = file.read(_REWARD_BYTES + 1)
+        data = os.read(descriptor, _REWARD_BYTES + 1)
+    finally:
+        os.close(descriptor)
     if len(data) > _REWARD_BYTES or not _NUMBER.fullmatch(data):
         return None, f"the reward is not one number: {data[:_REWARD_BYTES]!r}"
     return float(data), ""

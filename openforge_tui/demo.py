@@ -18,14 +18,6 @@ OVERRIDES = {
 }
 """What the demo runs, whatever openforge.toml says."""
 
-TOKENS = """
-SELECT harness, count(*) AS sampled, round(avg(logprob), 3) AS mean_logprob,
-       round(100 * avg(CAST(logprob < ln(0.5) AS INT)), 1) AS percent_below_half,
-       arg_min(text, logprob) AS least_likely, round(exp(min(logprob)), 5) AS its_probability
-FROM tokens JOIN rollouts USING (run_id, rollout_id, attempt)
-WHERE sampled GROUP BY harness ORDER BY harness"""
-"""How sure the policy was of what it sampled, by harness."""
-
 _HARNESSES = """
 SELECT harness, count(*) AS rollouts, round(avg(reward), 2) AS reward, sum(calls)::INT AS calls,
        sum(prompt_tokens)::INT AS prompt_tokens, sum(completion_tokens)::INT AS sampled_tokens,
@@ -37,19 +29,35 @@ _BREAKS = """
 SELECT harness, break_reason AS what, count(*) AS n FROM calls JOIN rollouts USING (run_id, rollout_id, attempt)
 WHERE break_reason NOT IN ('root', 'append') GROUP BY ALL ORDER BY n DESC"""
 
-_ERRORS = "SELECT harness, error_class AS what, count(*) AS n FROM attempts WHERE error_class IS NOT NULL GROUP BY ALL"
+_CLASSES = """
+SELECT harness, error_class AS what, count(*) AS n FROM attempts
+WHERE state = ? AND error_class IS NOT NULL GROUP BY ALL ORDER BY n DESC"""
 
 
 def by_harness(store_root: Path, run_id: str) -> list[dict[str, Any]]:
-    """Rollouts, reward, calls, tokens, samples a rollout, breaks by reason and errors by class, one row a harness."""
+    """Rollouts, reward, calls, tokens, samples a rollout, breaks, failures and errors by class, one row a harness."""
     rows = query(store_root, _HARNESSES, runs=[run_id])
-    breaks, errors = (query(store_root, sql, runs=[run_id]) for sql in (_BREAKS, _ERRORS))
-    return [{**row, "breaks": _of(breaks, row["harness"]), "errors": _of(errors, row["harness"])} for row in rows]
+    counts = {
+        "breaks": query(store_root, _BREAKS, runs=[run_id]),
+        "failed": query(store_root, _CLASSES, ["failed"], runs=[run_id]),
+        "errors": query(store_root, _CLASSES, ["error"], runs=[run_id]),
+    }
+    return [{**row, **{name: _of(count, row["harness"]) for name, count in counts.items()}} for row in rows]
+
+
+def tokens_sql(run_id: str) -> str:
+    """How sure the policy was of what it sampled, by harness."""
+    return (
+        "SELECT harness, count(*) AS sampled, round(avg(logprob), 3) AS mean_logprob, "
+        "arg_min(text, logprob) AS least_likely, round(exp(min(logprob)), 5) AS its_probability "
+        "FROM tokens JOIN rollouts USING (run_id, rollout_id, attempt) "
+        f"WHERE sampled AND run_id = '{run_id}' GROUP BY harness ORDER BY harness"
+    )
 
 
 def tokens(store_root: Path, run_id: str) -> list[dict[str, Any]]:
-    """The answer to TOKENS."""
-    return query(store_root, TOKENS, runs=[run_id])
+    """The answer to `tokens_sql`."""
+    return query(store_root, tokens_sql(run_id), runs=[run_id])
 
 
 def _of(counts: list[dict[str, Any]], harness: str) -> str:

@@ -120,5 +120,5 @@ def _show(store_root: "Path", run_id: str, report: "Report") -> None:
         return
     output.say("\nby harness")
     output.emit(harnesses)
-    output.say(f'\nhow sure was the policy? openforge sql "{" ".join(questions.TOKENS.split())}"')
+    output.say(f'\nhow sure was the policy? openforge sql "{questions.tokens_sql(run_id)}"')
     output.emit(tokens)

@@ -1,13 +1,16 @@
 """Records to lines and back.
 
-orjson writes the line; what it refuses (arrays, bytes as lists of numbers, lone surrogates, integers over 64 bits) is
-written in a form that any JSON reader takes, so that no record is lost for what a model or a harness put into a text.
+orjson writes the line; what it refuses (arrays, bytes as lists of numbers, lone surrogates, integers over 64 bits, deep
+nesting) is written in a form that any JSON reader takes, so that no record is lost for what a model or a harness said.
 """
 
+import json
 from array import array
 from typing import Any
 
 import orjson
+
+_DEPTH = 200  # orjson writes 254 levels
 
 _OPTIONS = orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
 
@@ -37,17 +40,15 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be journalled")
 
 
-def _plain_tree(value: Any) -> Any:
+def _plain_tree(value: Any, depth: int = 0) -> Any:
     if isinstance(value, str):  # a lone surrogate is no Unicode text: shown as \\udxxx
         return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict | list | tuple) and depth >= _DEPTH:
+        return json.dumps(value, default=_plain)
     if isinstance(value, dict):
-        return {
-            _plain_tree(name if isinstance(name, str) else str(name)): _plain_tree(item) for name, item in value.items()
-        }
+        return {_plain_tree(str(name)): _plain_tree(item, depth + 1) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain_tree(item) for item in value]
-    if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**64:
+        return [_plain_tree(item, depth + 1) for item in value]
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return str(value)
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    return _plain(value)
+    return value if value is None or isinstance(value, int | float) else _plain(value)

@@ -34,11 +34,12 @@ def read_records(
     stats = stats if stats is not None else ReadStats()
     tags = _tags(kinds)
     for segment in all_segments(run_dir):
-        with open(_open(segment), "rb", closefd=True) as file:
+        with open(_open(segment), "rb") as file:
             for line in file:
                 if not line.endswith(b"\n"):
                     stats.torn += 1
-                elif wanted(line, tags):
+                    break  # its end may arrive meanwhile: half a line is no line
+                if wanted(line, tags):
                     record = decode(line)
                     if record is None:
                         stats.damaged += 1
@@ -64,7 +65,7 @@ class Tail:
                 if segment.first_seq < first_seq:
                     continue
                 offset = offset if segment.first_seq == first_seq else 0
-                data = _read_lines(segment, offset, max_bytes)
+                data, more = _read_lines(segment, offset, max_bytes)
                 max_bytes -= len(data)
                 self._at[recorder_id] = (segment.first_seq, offset + len(data))
                 for line in data.split(b"\n")[:-1]:
@@ -74,7 +75,7 @@ class Tail:
                             self.stats.damaged += 1
                         else:
                             records.append(record)
-                if max_bytes <= 0:
+                if more or max_bytes <= 0:
                     return records
         return records
 
@@ -97,16 +98,14 @@ def _open(segment: Segment) -> int:
     raise JournalError(f"{segment.path} is gone", hint="its records are missing from this run")
 
 
-def _read_lines(segment: Segment, offset: int, max_bytes: int) -> bytes:
-    """Whole lines from `offset`: about `max_bytes`, more when the first line alone is longer."""
+def _read_lines(segment: Segment, offset: int, max_bytes: int) -> tuple[bytes, bool]:
+    """Whole lines from `offset`, about `max_bytes` of them (the first in any case); True when there was more."""
     fd = _open(segment)
     try:
-        available = os.fstat(fd).st_size - offset
-        if available <= 0:
-            return b""
-        data = os.pread(fd, min(available, max(max_bytes, _CHUNK)), offset)
+        available = max(0, os.fstat(fd).st_size - offset)
+        data = os.pread(fd, min(available, max_bytes), offset) if available else b""
         while (end := data.rfind(b"\n")) < 0 and len(data) < available:
             data += os.pread(fd, min(available - len(data), _CHUNK), offset + len(data))
-        return data[: end + 1]
+        return data[: end + 1], len(data) < available
     finally:
         os.close(fd)

@@ -107,12 +107,18 @@ def run_command(command: Callable[[], object]) -> int:
         say(f"error: {error.summary}" + (f"\n  next: {error.hint}" if error.hint else ""))
         return error.exit_code
     except KeyboardInterrupt:
-        say("interrupted")
-        return 130
+        return _interrupted()
     except BrokenPipeError:
         return _reader_left()
     except SystemExit as end:
+        if end.code == 130:  # typer's way to hand on a KeyboardInterrupt
+            return _interrupted()
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+
+
+def _interrupted() -> int:
+    say("interrupted")
+    return 130
 
 
 def run_async[T](work: Coroutine[Any, Any, T]) -> T:

@@ -7,6 +7,7 @@ relative), so what lies further before the first learned token is left out. Pure
 """
 
 import json
+import random
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -30,6 +31,20 @@ def cut_row(row: Row, layers: int, window: int) -> Row:
     reach = layers * (window - 1)
     start = max(0, row.loss_mask.index(1) - 1 - reach)
     return Row(row.input_ids[start:], row.loss_mask[start:])
+
+
+def blur(row: Row, rate: float, plain_ids: int, pick: random.Random) -> Row:
+    """The row with a share `rate` of what is not learned replaced by any of the ids below `plain_ids`.
+
+    What varies from day to day and machine to machine (dates, paths, chunk ids) must not matter to the model.
+    """
+    return Row(
+        [
+            pick.randrange(plain_ids) if not learned and pick.random() < rate else token
+            for token, learned in zip(row.input_ids, row.loss_mask, strict=True)
+        ],
+        row.loss_mask,
+    )
 
 
 def cut_tokenizer(

@@ -30,6 +30,7 @@ class Recipe:
     samples: int = 3
     seed: int = 0
     first_merges: int = FIRST_MERGES
+    blur: float = 0.03
     shape: Shape = field(default_factory=Shape)
     sft: SftSettings = field(default_factory=SftSettings)
 

@@ -85,7 +85,7 @@ class Orchestrator:
         self._running: dict[RolloutId, asyncio.Task[None]] = {}
         self._workers: list[asyncio.Task[None]] = []
         self._installed: dict[str, Installed] = {}
-        self._recorder: RecorderProcess | None = None
+        self.recorder: RecorderProcess | None = None
         self._recorder_starts = 0
         self._recorder_lock = asyncio.Lock()
         self._install_lock = asyncio.Lock()
@@ -163,9 +163,9 @@ class Orchestrator:
     async def status(self) -> dict[str, Any]:
         """What goes on now: rollouts by state, model calls in flight, starts of the recorder."""
         calls: list[dict[str, Any]] = []
-        if self._recorder is not None:
+        if self.recorder is not None:
             with suppress(RecorderError):  # between two recorders there are no calls
-                calls = (await self._recorder.status()).get("calls", [])
+                calls = (await self.recorder.status()).get("calls", [])
         return {
             "run_id": self.run_id,
             "rollouts": dict(Counter(str(rollout.state) for rollout in self.rollouts.values())),
@@ -269,20 +269,20 @@ class Orchestrator:
     async def _live_recorder(self) -> RecorderProcess:
         """The recorder, started again when it has died. RecorderError after too many deaths."""
         async with self._recorder_lock:
-            if self._recorder is not None and not self._recorder.died.is_set():
-                return self._recorder
+            if self.recorder is not None and not self.recorder.died.is_set():
+                return self.recorder
             if self._recorder_starts >= _RECORDER_STARTS:
                 raise RecorderError(
                     f"the recorder died {self._recorder_starts} times", hint="openforge logs --recorder"
                 )
-            if self._recorder is not None:
+            if self.recorder is not None:
                 self._say("the recorder died; starting it again")
-                await self._recorder.stop()
+                await self.recorder.stop()
             self._recorder_starts += 1
-            self._recorder = RecorderProcess(self._recorder_settings, self.run_dir / "logs" / "recorder.log")
-            ready = await self._recorder.start()
+            self.recorder = RecorderProcess(self._recorder_settings, self.run_dir / "logs" / "recorder.log")
+            ready = await self.recorder.start()
             self.runtime.reach(ready.proxy_port, ready.site_port)
-            return self._recorder
+            return self.recorder
 
     def _enter(self, rollout: Rollout, state: State, detail: str = "") -> None:
         """Change the state, journal it, tell whoever watches. A move that is not allowed raises and changes nothing."""
@@ -328,8 +328,8 @@ class Orchestrator:
         for rollout in self.rollouts.values():
             if not rollout.finished.is_set():
                 self._finish(rollout, State.CANCELLED, "the run ended before it started")
-        if self._recorder is not None:
-            await self._recorder.stop()
+        if self.recorder is not None:
+            await self.recorder.stop()
         await self.runtime.close()
         state, reason = self._end_state(error)
         try:

@@ -1,0 +1,273 @@
+"""Whole rollouts: real sandboxes, the real recorder, a scripted model. What ends how, and that nothing is left."""
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from desk import Desk
+from model_server import ModelServer
+
+from cluster.orchestrator import Rollout
+from cluster.runtimes.process import ProcessRuntime
+from openforge.journal.records import JournalError
+
+pytestmark = [pytest.mark.contract, pytest.mark.usefixtures("isolated")]
+
+BODY = '{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+ASK = f"curl -s --noproxy '*' -m 10 $URL/chat/completions -H 'content-type: application/json' -d '{BODY}'\n"
+
+
+def answers(session: str, n: int) -> str | None:
+    return ["echo 42 > answer.txt", None][n]
+
+
+async def run_one(desk: Desk, script: str | None = None, **options: object) -> Rollout:
+    test, setup = str(options.pop("test", "")), str(options.pop("setup", ""))
+    task = desk.task(**{key: text for key, text in (("test", test), ("setup", setup)) if text})
+    async with desk.orchestrator(**options) as orchestrator:
+        harness = desk.harness(script) if script is not None else None
+        [rollout] = await orchestrator.run_all([desk.spec(task, harness)])
+    return rollout
+
+
+def outcome(rollout: Rollout) -> tuple[str, str | None, float | None]:
+    return str(rollout.state), rollout.result.error_class, rollout.reward
+
+
+async def test_a_rollout_that_works_is_done_graded_and_told_in_the_journal(desk: Desk, model: ModelServer) -> None:
+    model.commands = answers
+    rollout = await run_one(desk)
+    assert outcome(rollout) == ("done", None, 1.0)
+    states = desk.records("rollout.state")
+    assert [record["state"] for record in states] == ["queued", "starting", "running", "grading", "done"]
+    assert states[0]["harness_hash"] == rollout.spec.harness.content_hash()
+    assert states[2]["detail"] == "isolation: bubblewrap"
+    assert [record["reward"] for record in desk.records("grade")] == [1.0]
+    assert len(desk.records("call.close")) == 2
+    assert [record["kind"] for record in desk.records("run.start", "run.end")] == ["run.start", "run.end"]
+    assert desk.records("run.end")[0]["state"] == "done"
+
+
+async def test_wrong_work_is_done_with_reward_0(desk: Desk) -> None:
+    assert outcome(await run_one(desk)) == ("done", None, 0.0)
+
+
+async def test_d02_over_its_time_it_is_failed_but_graded_and_its_trace_is_kept(desk: Desk) -> None:
+    rollout = await run_one(desk, ASK + "echo 42 > answer.txt; sleep 600", time_limit_s=2.0)
+    assert outcome(rollout) == ("failed", "timeout_agent", 1.0)
+    assert len(desk.records("call.close")) == 1
+
+
+async def test_s13_a_harness_that_makes_no_model_call_is_not_scored(desk: Desk) -> None:
+    rollout = await run_one(desk, "echo 42 > answer.txt")
+    assert outcome(rollout) == ("error", "no_model_calls", None)
+    assert desk.records("grade") == []
+
+
+async def test_s10_a_model_that_only_errs_is_not_scored(desk: Desk, model: ModelServer) -> None:
+    model.broken = True
+    rollout = await run_one(desk, ASK + "exit 1")
+    assert outcome(rollout) == ("error", "policy", None)
+
+
+async def test_the_exit_code_of_the_harness_makes_it_failed(desk: Desk) -> None:
+    rollout = await run_one(desk, ASK + "exit 4")
+    assert outcome(rollout) == ("failed", "harness_exit", 0.0)
+    assert desk.records("rollout.state")[-1]["exit_code"] == 4
+
+
+async def test_h04_an_agent_that_kills_itself_is_told_apart(desk: Desk) -> None:
+    assert outcome(await run_one(desk, ASK + "kill -9 -1")) == ("failed", "agent_killed", 0.0)
+
+
+async def test_more_calls_than_allowed_are_refused_and_the_rollout_is_failed(desk: Desk) -> None:
+    rollout = await run_one(desk, ASK * 4, max_calls=2)
+    assert outcome(rollout)[:2] == ("failed", "limit")
+    assert len(desk.records("call.close")) == 2
+    assert {record["error_class"] for record in desk.records("call.refused")} == {"limit_calls"}
+
+
+async def test_a_setup_that_fails_is_ours_and_tried_again(desk: Desk) -> None:
+    rollout = await run_one(desk, setup="exit 9\n", retries=1)
+    assert outcome(rollout) == ("error", "sandbox", None)
+    assert [record["attempt"] for record in desk.records("rollout.state") if record["state"] == "error"] == [0, 1]
+
+
+async def test_h05_a_verifier_that_breaks_is_never_a_reward_of_0(desk: Desk) -> None:
+    assert outcome(await run_one(desk, ASK, test="exit 1\n")) == ("error", "grader", None)
+
+
+async def test_what_leaves_the_sandbox_is_refused_and_journalled(desk: Desk) -> None:
+    script = (
+        ASK
+        + "curl -s -m 5 https://example.com; curl -s -m 5 http://example.org/\n"
+        + "curl --noproxy '*' -m 3 http://1.1.1.1; true"
+    )
+    await run_one(desk, script)
+    assert {(r["host"], r["decision"]) for r in desk.records("egress")} == {
+        ("example.com", "refuse"),
+        ("example.org", "refuse"),
+    }
+
+
+async def test_secrets_and_the_store_are_not_in_the_sandbox(desk: Desk) -> None:
+    script = (
+        ASK
+        + f"ls {desk.store} ; cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n'\n"
+        + "env; find / -name '*.jsonl*' 2>/dev/null; true"
+    )
+    await run_one(desk, script)
+    [log] = (desk.run_dir / "logs").glob("*.odd.0.0.log")
+    said = log.read_text(errors="replace")
+    assert "control_secret" not in said
+    assert ".jsonl" not in said
+    assert "toy" not in said  # the task's name stands in no path and no variable
+
+
+async def test_the_same_seed_gives_every_harness_the_same_start_files(desk: Desk) -> None:
+    script = ASK + "cat start.txt; pwd; echo $HOME"
+    async with desk.orchestrator() as orchestrator:
+        harnesses = [desk.harness(script, name) for name in ("one", "two")]
+        await orchestrator.run_all([desk.spec(harness=harness, sample=5) for harness in harnesses])
+    logs = {path.read_text() for path in (desk.run_dir / "logs").glob("*.5.0.log")}
+    assert len(logs) == 1
+    assert "seed 5" in logs.pop()
+
+
+async def test_cancelling_one_ends_it_at_once_and_leaves_the_others(desk: Desk) -> None:
+    harness = desk.harness(ASK + "sleep 1321.5 & sleep 1321.5")
+    async with desk.orchestrator(concurrency=2) as orchestrator:
+        slow = await orchestrator.submit(desk.spec(harness=harness))
+        await until(lambda: len(sleeping("1321.5")) == 2)
+        other = await orchestrator.submit(desk.spec(sample=1))
+        assert (await orchestrator.cancel(slow.id)).state == "cancelled"
+        assert sleeping("1321.5") == []
+        await asyncio.wait_for(other.finished.wait(), 20)
+        assert (await orchestrator.cancel(other.id)).state == "done"  # first end wins
+    assert outcome(other)[0] == "done"
+
+
+async def test_k04_interrupting_the_run_leaves_no_process_and_an_end_in_the_journal(desk: Desk) -> None:
+    harness = desk.harness(ASK + "setsid sleep 1322.5 & sleep 1322.5")
+    children = set(child_pids())
+
+    async def run() -> None:
+        async with desk.orchestrator(concurrency=2) as orchestrator:
+            await orchestrator.run_all([desk.spec(harness=harness, sample=n) for n in range(3)])
+
+    task = asyncio.create_task(run())
+    await until(lambda: len(sleeping("1322.5")) == 4)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sleeping("1322.5") == []
+    assert set(child_pids()) <= children
+    assert [record["state"] for record in desk.records("run.end")] == ["cancelled"]
+    last = {record["rollout_id"]: record["state"] for record in desk.records("rollout.state")}
+    assert sorted(last.values()) == ["cancelled"] * 3
+    assert not list(desk.run_dir.rglob("*.open"))
+
+
+async def test_a_recorder_that_dies_costs_an_attempt_not_the_run(desk: Desk, model: ModelServer) -> None:
+    model.hang = True
+    async with desk.orchestrator(retries=1) as orchestrator:
+        rollout = await orchestrator.submit(desk.spec())
+        await until(model.called.is_set)
+        assert orchestrator.recorder is not None
+        assert orchestrator.recorder.ready is not None
+        model.hang, model.commands = False, answers
+        started = time.monotonic()
+        os.kill(orchestrator.recorder.ready.pid, signal.SIGKILL)
+        await asyncio.wait_for(rollout.finished.wait(), 40)
+    errors = [r for r in desk.records("rollout.state") if r["state"] == "error"]
+    assert [(r["attempt"], r["error_class"]) for r in errors] == [(0, "recorder")]
+    assert errors[0]["ts"] - errors[0]["duration_s"] > 0
+    assert time.monotonic() - started < 40
+    assert outcome(rollout) == ("done", None, 1.0)
+    assert rollout.attempt == 1
+
+
+async def test_a_policy_that_dies_ends_what_is_left_at_once(desk: Desk, model: ModelServer) -> None:
+    model.hang = True
+    async with desk.orchestrator(retries=3, concurrency=1) as orchestrator:
+        first = await orchestrator.submit(desk.spec())
+        second = await orchestrator.submit(desk.spec(sample=1))
+        await until(model.called.is_set)
+        desk.died.set()
+        await asyncio.wait_for(asyncio.gather(first.finished.wait(), second.finished.wait()), 10)
+    assert outcome(first) == outcome(second) == ("error", "policy", None)
+    assert (first.attempt, second.attempt) == (0, 0)
+
+
+async def test_s01_a_journal_that_breaks_stops_the_run_loudly(desk: Desk) -> None:
+    with pytest.raises(JournalError):
+        async with desk.orchestrator() as orchestrator:
+            orchestrator.journal.broken = "disk full (a test)"
+            await asyncio.wait_for(orchestrator.run_all([desk.spec()]), 20)
+    assert all(rollout.finished.is_set() for rollout in orchestrator.rollouts.values())
+
+
+async def test_no_more_than_the_limit_run_at_once_and_harnesses_take_turns(desk: Desk) -> None:
+    running: list[str] = []
+    most = 0
+
+    def on_event(rollout: Rollout) -> None:
+        nonlocal most
+        (running.append if rollout.state == "starting" else lambda name: None)(rollout.spec.harness.name)
+        live = [r for r in orchestrator.rollouts.values() if r.state in ("starting", "running", "grading")]
+        most = max(most, len(live))
+
+    async with desk.orchestrator(concurrency=2, on_event=on_event) as orchestrator:
+        harnesses = [desk.harness(ASK, name) for name in ("one", "two")]
+        specs = [desk.spec(harness=harness, sample=n) for harness in harnesses for n in range(3)]
+        await orchestrator.run_all(specs)
+    assert most == 2
+    assert running[:2] in (["one", "two"], ["two", "one"])
+
+
+async def test_two_orchestrators_at_once_do_not_meet(desk: Desk, model: ModelServer, tmp_path: Path) -> None:
+    model.commands = answers
+    (tmp_path / "other").mkdir()
+    other = Desk(tmp_path / "other", model)
+    first, second = await asyncio.gather(run_one(desk), run_one(other))
+    assert outcome(first) == outcome(second) == ("done", None, 1.0)
+    assert len(desk.records("call.close")) == len(other.records("call.close")) == 2
+
+
+async def test_a_killed_orchestrator_leaves_folders_that_the_next_one_removes(desk: Desk) -> None:
+    runtime = ProcessRuntime("require")
+    base = runtime.new_folder().parent
+    runtime._lock.close()  # what the kernel does when a process is killed
+    other = ProcessRuntime("require")
+    assert not base.exists()
+    await other.start()
+    await other.close()
+
+
+def sleeping(mark: str) -> list[int]:
+    return [
+        pid
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+        if f"sleep\0{mark}\0".encode() == _cmdline(pid)
+    ]
+
+
+def _cmdline(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def child_pids() -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+
+
+async def until(condition: "object", wait_s: float = 15.0) -> None:
+    end = time.monotonic() + wait_s
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end, "waited too long"
+        await asyncio.sleep(0.02)

@@ -76,6 +76,12 @@ def test_a_retry_with_a_call_id_spelt_otherwise_is_rendered_anew(talk: Any, say:
     assert (match.reason, match.parent, match.ready) == (Break.RETRY, first, None)
 
 
+def test_the_same_words_with_other_tools_are_no_retry(talk: Any, say: Any) -> None:
+    talk.ask([say.user("p")], tools=[Tool("a")])
+    match = talk.match([say.user("p")], [Tool("b")])
+    assert (match.reason, match.ready) == (Break.ROOT, None)
+
+
 def test_t14_each_choice_of_a_call_with_several_is_a_sibling(talk: Any, say: Any) -> None:
     match = talk.match([say.user("p")])
     choices = [talk.ask([], text, match=match) for text in ("a", "b")]

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from openforge.tokens.key import KEY_BYTES, canonical_arguments, extend, message_key, root_key
@@ -85,6 +85,8 @@ def test_two_messages_share_a_key_only_when_they_are_equal(role: str, text: str,
 
 
 @given(texts, texts, texts, texts)
+@example("a", "bc", "ab", "c")
+@example("a\0", "b", "a", "\0b")
 def test_no_text_can_be_mistaken_for_two_parts(text: str, name: str, text2: str, name2: str) -> None:
     a = Message("assistant", text, tool_calls=(ToolCall("i", name, "{}"),))
     b = Message("assistant", text2, tool_calls=(ToolCall("i", name2, "{}"),))

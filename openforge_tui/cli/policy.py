@@ -42,20 +42,22 @@ def make(name: Name) -> None:
 
 
 def make_missing(name: str) -> None:
-    """Make a policy when it is not there yet. Raises UsageError when there is no recipe for it."""
+    """Make a policy that comes with the project, unless it is there. UsageError when there is no recipe for it."""
     from openforge.errors import UsageError
-    from openforge_tui import policies
+    from openforge_tui import policies, train_set
 
     if policies.find(name) is not None:
         return
+    if name not in policies.BUILTIN:
+        raise UsageError(f"there is no recipe for {name!r}", hint="openforge policy list")
+    if train_set.missing():
+        raise UsageError(f"making {name!r} needs the train set", hint="./just train-set")
     if name == "starter":
         _make_starter()
-    elif name == "smollm2":
+    else:
         from trainer.smollm2 import smollm2
 
         smollm2(output.say)
-    else:
-        raise UsageError(f"there is no recipe for {name!r}", hint="openforge policy list")
 
 
 def path(name: Name) -> None:

@@ -1,4 +1,5 @@
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from openforge.errors import OpenForgeError
-from trainer.starter.cut import Row, cut_row, cut_tokenizer, renumber
+from trainer.starter.cut import Row, blur, cut_row, cut_tokenizer, renumber
 
 TEXT = "<|im_start|>hello world she <tool_call>hell</tool_call><|im_end|>"
 
@@ -65,3 +66,13 @@ def test_only_what_cannot_be_seen_is_cut(first: int, more: int, layers: int, win
     assert sum(cut.loss_mask) == sum(row.loss_mask)
     seen = len(cut.loss_mask) - sum(cut.loss_mask)  # tokens before the first learned one
     assert seen == min(first, 1 + layers * (window - 1))
+
+
+def test_blur_touches_only_what_is_not_learned() -> None:
+    row = Row([500] * 4000, [0, 1] * 2000)
+    blurred = blur(row, 0.1, 300, random.Random(0))
+    changed = [place for place, token in enumerate(blurred.input_ids) if token != 500]
+    assert blurred.loss_mask == row.loss_mask
+    assert all(row.loss_mask[place] == 0 and blurred.input_ids[place] < 300 for place in changed)
+    assert 150 < len(changed) < 250
+    assert blur(row, 0.0, 300, random.Random(0)) == row

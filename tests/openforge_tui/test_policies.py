@@ -1,0 +1,59 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from openforge.errors import UsageError
+from openforge_tui import policies
+from trainer.starter.recipe import Recipe, recipe_hash
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OPENFORGE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def make_folder(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize("name", list(policies.BUILTIN))
+def test_a_policy_that_is_not_made_says_how_to_make_it(name: str) -> None:
+    assert policies.find(name) is None
+    with pytest.raises(UsageError) as error:
+        policies.resolve_policy(name)
+    assert error.value.hint == f"openforge policy make {name}"
+
+
+@pytest.mark.parametrize("name", list(policies.BUILTIN))
+def test_a_policy_that_is_made_is_found_in_the_cache(name: str, cache: Path) -> None:
+    folder = make_folder(policies.place(name))
+    assert folder.is_relative_to(cache)
+    assert policies.resolve_policy(name) == folder
+
+
+def test_any_model_folder_is_a_policy(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "my model")
+    assert policies.resolve_policy(str(folder)) == folder
+    (folder / "config.json").unlink()
+    with pytest.raises(UsageError, match="neither a policy"):
+        policies.resolve_policy(str(folder))
+
+
+def test_the_starter_has_another_name_when_anything_of_it_changes() -> None:
+    recipe = Recipe()
+    described = policies.starter_description(recipe)
+    tasks, harnesses = policies.starter_lessons(recipe)
+    assert recipe_hash(described) == recipe_hash(recipe.describe(tasks[::-1], harnesses[::-1]))
+    changed = [
+        replace(recipe, seed=1),
+        replace(recipe, shape=replace(recipe.shape, window=96)),
+        replace(recipe, sft=replace(recipe.sft, steps=7)),
+        replace(recipe, harnesses=("react",)),
+    ]
+    hashes = {recipe_hash(policies.starter_description(other)) for other in changed}
+    assert len(hashes | {recipe_hash(described)}) == 5
+    assert recipe_hash(recipe.describe(tasks[1:], harnesses)) != recipe_hash(described)

@@ -130,6 +130,14 @@ def model_hash(folder: Path) -> str:
     return digest.hexdigest()
 
 
+def command(serving: Serving, port: int) -> list[str]:
+    """argv of vLLM for what is to be served."""
+    argv = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", str(serving.model_dir)]
+    argv += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", serving.served_name]
+    argv += ["--dtype", serving.dtype, "--max-model-len", str(serving.max_model_len)]
+    return [*argv, "--enforce-eager", "--max-num-seqs", "16"]
+
+
 async def stop_server(state: Path, died: asyncio.Event | None = None) -> None:
     """End the server of a state file with all its children, and forget it."""
     running = _read_state(state)
@@ -160,10 +168,7 @@ async def _start(serving: Serving, state: Path, log: Path, say: Say, keep: bool)
     environment = {**os.environ, **_ENV, "OMP_NUM_THREADS": str(os.cpu_count() or 1)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without .pyc every start parses a quarter of a million lines
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [_alias(), environment.get("PYTHONPATH")]))
-    argv = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", str(serving.model_dir)]
-    argv += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", serving.served_name]
-    argv += ["--dtype", serving.dtype, "--max-model-len", str(serving.max_model_len)]
-    argv += ["--enforce-eager", "--max-num-seqs", "16"]
+    argv = command(serving, port)
     say(f"policy: starting vLLM for {serving.model_dir.name} on port {port}; this takes about a minute")
     process = _spawn(argv, environment, log)
     running = _Running(process.pid, _start_ticks(process.pid), port, keep)

@@ -10,7 +10,7 @@ import pytest
 from desk import Desk
 from model_server import ModelServer
 
-from cluster.orchestrator import Rollout
+from cluster.orchestrator import Orchestrator, Rollout
 from cluster.runtimes.process import ProcessRuntime
 from openforge.journal.records import JournalError
 
@@ -203,11 +203,16 @@ async def test_a_policy_that_dies_ends_what_is_left_at_once(desk: Desk, model: M
 
 
 async def test_s01_a_journal_that_breaks_stops_the_run_loudly(desk: Desk) -> None:
-    with pytest.raises(JournalError):
+    async def run() -> None:
         async with desk.orchestrator() as orchestrator:
+            runs.append(orchestrator)
             orchestrator.journal.broken = "disk full (a test)"
             await asyncio.wait_for(orchestrator.run_all([desk.spec()]), 20)
-    assert all(rollout.finished.is_set() for rollout in orchestrator.rollouts.values())
+
+    runs: list[Orchestrator] = []
+    with pytest.raises(JournalError):
+        await run()
+    assert all(rollout.finished.is_set() for rollout in runs[0].rollouts.values())
 
 
 async def test_no_more_than_the_limit_run_at_once_and_harnesses_take_turns(desk: Desk) -> None:

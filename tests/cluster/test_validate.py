@@ -1,0 +1,50 @@
+"""`openforge tasks validate` finds the tasks that are not valid."""
+
+from pathlib import Path
+
+import pytest
+from desk import Desk
+
+from cluster.runtimes.process import ProcessRuntime
+from cluster.validate import fingerprint, validate_task, validate_tasks
+from openforge.config.models import Sandbox
+from openforge.task import load_tasks
+
+pytestmark = pytest.mark.contract
+
+
+async def failures(runtime: ProcessRuntime, desk: Desk, **parts: str) -> set[str]:
+    checks = await validate_task(runtime, desk.task(**parts), Sandbox(), [0], desk.root / "logs")
+    return {check.check for check in checks if not check.ok}
+
+
+async def test_a_sound_task_passes_and_each_fault_fails_its_own_check(runtime: ProcessRuntime, desk: Desk) -> None:
+    assert await failures(runtime, desk) == set()
+    assert await failures(runtime, desk, test="echo 1 > $REWARD_FILE") == {"nothing"}
+    assert await failures(runtime, desk, test="echo 0 > $REWARD_FILE") == {"oracle"}
+    assert await failures(runtime, desk, test="exit 1") == {"oracle", "nothing"}
+    assert await failures(runtime, desk, setup="date +%N > start.txt") == {"same start files"}
+
+
+async def test_a_near_miss_that_scores_is_found(runtime: ProcessRuntime, desk: Desk) -> None:
+    task = desk.task()
+    (task.root / "solution" / "near-miss-1.sh").write_text("echo 42 > answer.txt\n")
+    checks = await validate_task(runtime, task, Sandbox(), [0], desk.root / "logs")
+    assert {check.check for check in checks if not check.ok} == {"near-miss-1"}
+
+
+async def test_every_desk_task_is_valid(isolated: None, tmp_path: Path) -> None:
+    checks = await validate_tasks(load_tasks(["desk"]), Sandbox(isolation="require"), [7], tmp_path, 2)
+    assert [check for check in checks if not check.ok] == []
+
+
+def test_a_fingerprint_sees_names_modes_links_and_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1")
+    prints = [fingerprint(tmp_path)]
+    (tmp_path / "a").chmod(0o755)
+    prints.append(fingerprint(tmp_path))
+    (tmp_path / "b").symlink_to("a")
+    prints.append(fingerprint(tmp_path))
+    (tmp_path / "a").write_text("2")
+    prints.append(fingerprint(tmp_path))
+    assert len(set(prints)) == 4

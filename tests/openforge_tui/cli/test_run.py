@@ -1,0 +1,85 @@
+"""`openforge run`, `status`, `harness` and `tasks` as a person types them: streams, exit codes, what stands in them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.contract
+
+
+def openforge(project: Path, *typed: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-P", "-m", "openforge_tui", "--project", str(project), *typed]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(argv, capture_output=True, text=True, timeout=timeout, env=env)
+
+
+SEEN = {
+    "react": (["chat"], [False], "shell"),
+    "pi": (["chat"], [True], "bash"),
+    "codex": (["responses"], [True], "exec_command"),
+}
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_a_check_of_a_real_harness_prints_what_it_does_and_then_no_drift(tmp_path: Path, name: str) -> None:
+    done = openforge(tmp_path, "harness", "check", name, "-o", "json", timeout=280)
+    if done.returncode == 3 and "npm" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
+    seen = {row["what"]: row["seen"] for row in json.loads(done.stdout)}
+    dialects, stream, tool = SEEN[name]
+    assert (seen["dialects"], seen["stream"], seen["reward"]) == (dialects, stream, 1.0)
+    assert tool in seen["tools"]
+    assert all(entry.endswith("refuse") for entry in seen["egress"])
+    assert seen["breaks"] == {"root": 1, "append": seen["calls"] - 1}
+    again = openforge(tmp_path, "harness", "check", name, "--diff", "-o", "json")
+    assert (again.returncode, json.loads(again.stdout)) == (0, []), again.stderr
+
+
+def test_tasks_are_listed_shown_and_proved_valid(tmp_path: Path) -> None:
+    listed = json.loads(openforge(tmp_path, "tasks", "list", "-o", "json").stdout)
+    assert "desk/count-lines" in [row["task"] for row in listed]
+    assert "notes.txt" in openforge(tmp_path, "tasks", "show", "desk/count-lines").stdout
+    done = openforge(tmp_path, "tasks", "validate", "desk/count-lines", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    assert all(row["ok"] for row in json.loads(done.stdout))
+
+
+def test_a_task_that_is_not_valid_is_exit_code_5(tmp_path: Path) -> None:
+    folder = tmp_path / "set" / "bad"
+    (folder / "tests").mkdir(parents=True)
+    (folder / "solution").mkdir()
+    (folder / "task.toml").write_text("")
+    (folder / "instruction.md").write_text("x")
+    (folder / "tests" / "test.sh").write_text("echo 1 > $REWARD_FILE")
+    (folder / "solution" / "solve.sh").write_text("true")
+    done = openforge(tmp_path, "tasks", "validate", str(folder))
+    assert done.returncode == 5
+    assert "next:" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        (("run", "--harness", "no-such"), "no harness is called"),
+        (("run", "--tasks", "no-such"), "no task or task set"),
+        (("harness", "install", "no-such"), "no harness is called"),
+        (("run", "--set", "policy.engine=openai", "--set", "run.mode=record"), "base_url"),
+    ],
+)
+def test_what_cannot_be_is_exit_code_2_with_a_hint(tmp_path: Path, typed: tuple[str, ...], says: str) -> None:
+    done = openforge(tmp_path, *typed)
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+    assert done.stdout == ""
+
+
+def test_nothing_running_says_what_to_type(tmp_path: Path) -> None:
+    done = openforge(tmp_path, "status")
+    assert done.returncode == 0
+    assert "openforge run" in done.stderr

@@ -42,9 +42,9 @@ def write_etc(folder: Path) -> None:
         (folder / name).chmod(0o644)
 
 
-def command(etc: Path, mounts: Sequence[Mount], run: Sequence[str]) -> list[str]:
-    """argv of bwrap that runs `run` inside. Later mounts lie above earlier ones."""
-    argv = [_program(), "--die-with-parent", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
+def options(etc: Path, mounts: Sequence[Mount]) -> list[str]:
+    """Options of bwrap. Later mounts lie above earlier ones."""
+    argv = ["--die-with-parent", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     argv += ["--unshare-cgroup-try", "--hostname", "sandbox", "--clearenv"]
     if is_root():
         argv += ["--cap-drop", "ALL"]  # the three are the supervisor's, to make the command's user; it keeps none
@@ -67,8 +67,21 @@ def command(etc: Path, mounts: Sequence[Mount], run: Sequence[str]) -> list[str]
     argv += ["--ro-bind", str(Path(__file__).with_name("supervisor.py")), SUPERVISOR]
     for mount in mounts:
         argv += ["--bind" if mount.writable else "--ro-bind", str(mount.source), mount.target]
-    argv += ["--remount-ro", "/dev", "--remount-ro", "/", "--"]
-    return [*argv, *run]
+    return [*argv, "--remount-ro", "/dev", "--remount-ro", "/"]
+
+
+def command(options_fd: int, run: Sequence[str]) -> list[str]:
+    """argv of bwrap that runs `run` inside, with its options on a descriptor: a command line can be read from inside,
+    and the options name folders of this machine."""
+    return [_program(), "--args", str(options_fd), "--", *run]
+
+
+def options_file(arguments: Sequence[str]) -> int:
+    """A descriptor that holds `arguments` as bwrap reads them. The caller closes it."""
+    descriptor = os.memfd_create("bwrap")
+    os.write(descriptor, b"\0".join(map(os.fsencode, arguments)))
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
 def python_inside() -> str:
@@ -83,11 +96,15 @@ def probe() -> str:
         return "bubblewrap is not installed (`apt-get install bubblewrap`)"
     with tempfile.TemporaryDirectory(prefix="openforge-probe-") as folder:
         write_etc(Path(folder))
-        argv = command(Path(folder), (), [python_inside(), "-I", "-S", "-c", "pass"])
+        given = options_file(options(Path(folder), ()))
+        argv = command(given, [python_inside(), "-I", "-S", "-c", "pass"])
+        quiet = subprocess.DEVNULL
         try:
-            done = subprocess.run(argv, capture_output=True, timeout=30, env={}, stdin=subprocess.DEVNULL)
+            done = subprocess.run(argv, capture_output=True, timeout=30, env={}, stdin=quiet, pass_fds=(given,))
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"bubblewrap does not start: {error}"
+        finally:
+            os.close(given)
     if done.returncode:
         return f"bubblewrap does not work here: {done.stderr.decode(errors='replace').strip()[:200]}"
     return ""

@@ -134,7 +134,8 @@ class ProcessRuntime:
             _link_mounts(spec)
         status_read, status_write = os.pipe()
         plan_read, plan_write = os.pipe()
-        inherited: tuple[int, ...] = (status_write, plan_read)
+        given = bwrap.options_file(self._options(spec)) if self.isolated else -1
+        inherited: tuple[int, ...] = (status_write, plan_read, *([given] if given >= 0 else []))
         started_s = time.monotonic()
         process: asyncio.subprocess.Process | None = None
         pump: asyncio.Task[None] | None = None
@@ -145,16 +146,16 @@ class ProcessRuntime:
                 asyncio.subprocess.STDOUT,
             )
             process = await asyncio.create_subprocess_exec(
-                *self._argv(spec, plan_read),
-                env={_MARK: mark},
+                *self._argv(given, plan_read),
+                env={} if self.isolated else {_MARK: mark},
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
                 start_new_session=True,
                 pass_fds=inherited,
             )
-            os.close(plan_read)
-            os.close(status_write)
+            for descriptor in inherited:
+                os.close(descriptor)
             inherited = ()
             with os.fdopen(plan_write, "wb") as file:  # smaller than a pipe's buffer but for huge instructions
                 plan_write = -1
@@ -190,10 +191,13 @@ class ProcessRuntime:
             if not done:
                 pump.cancel()
 
-    def _argv(self, spec: Spec, plan_fd: int) -> Sequence[str]:
+    def _argv(self, options_fd: int, plan_fd: int) -> Sequence[str]:
         if not self.isolated:
             program = str(Path(bwrap.__file__).with_name("supervisor.py"))
             return [os.path.realpath(sys.executable), "-I", "-S", program, str(plan_fd)]
+        return bwrap.command(options_fd, [bwrap.python_inside(), "-I", "-S", bwrap.SUPERVISOR, str(plan_fd)])
+
+    def _options(self, spec: Spec) -> list[str]:
         work = spec.work or spec.folder / "work"
         mounts = [
             Mount(work, "/app", writable=True),
@@ -206,8 +210,7 @@ class ProcessRuntime:
                 Mount(self._gateway.proxy, "/opt/openforge/proxy.sock"),
                 Mount(self._gateway.site, "/opt/openforge/site.sock"),
             ]
-        supervisor = [bwrap.python_inside(), "-I", "-S", bwrap.SUPERVISOR, str(plan_fd)]
-        return bwrap.command(self._base / "etc", mounts, supervisor)
+        return bwrap.options(self._base / "etc", mounts)
 
     def _plan(self, spec: Spec, status_fd: int, mark: str) -> dict[str, Any]:
         layout = self.layout(spec.folder)

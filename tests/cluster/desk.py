@@ -76,4 +76,4 @@ class Desk:
         return RolloutSpec(task or self.task(), harness or load_harness("react"), sample, sample)
 
     def records(self, *kinds: str) -> list[dict[str, Any]]:
-        return list(read_records(self.run_dir, kinds))
+        return list(read_records(self.run_dir, kinds or None))

@@ -9,11 +9,11 @@ from aiohttp import web
 
 
 class ModelServer:
-    """`commands(session, n)` is a rollout's n-th command, None = done. `broken`: HTTP 500. `hang`: never answers."""
+    """`commands(session, n)`: a rollout's n-th command, None = done; `broken_for`: HTTP 500; `hang`: no answer."""
 
     def __init__(self) -> None:
         self.commands: Callable[[str, int], str | None] = lambda session, n: None
-        self.broken = False
+        self.broken_for = ""
         self.hang = False
         self.calls: dict[str, int] = defaultdict(int)
         self.called = asyncio.Event()
@@ -36,7 +36,7 @@ class ModelServer:
         self.called.set()
         if self.hang:
             await asyncio.Event().wait()
-        if self.broken:
+        if self.broken_for and self.broken_for in session:
             return web.json_response({"error": {"message": "broken"}}, status=500)
         done = sum(message["role"] == "tool" for message in body["messages"])
         command = self.commands(session, done)

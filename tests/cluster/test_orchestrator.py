@@ -1,4 +1,4 @@
-"""Whole rollouts: real sandboxes, the real recorder, a scripted model. What ends how, and that nothing is left."""
+"""Whole rollouts: real sandboxes, the real recorder, a scripted model. Deaths, interruptions, leftovers."""
 
 import asyncio
 import os
@@ -51,80 +51,10 @@ async def test_a_rollout_that_works_is_done_graded_and_told_in_the_journal(desk:
     assert desk.records("run.end")[0]["state"] == "done"
 
 
-async def test_wrong_work_is_done_with_reward_0(desk: Desk) -> None:
-    assert outcome(await run_one(desk)) == ("done", None, 0.0)
-
-
-async def test_d02_over_its_time_it_is_failed_but_graded_and_its_trace_is_kept(desk: Desk) -> None:
-    rollout = await run_one(desk, ASK + "echo 42 > answer.txt; sleep 600", time_limit_s=2.0)
-    assert outcome(rollout) == ("failed", "timeout_agent", 1.0)
-    assert len(desk.records("call.close")) == 1
-
-
-async def test_s13_a_harness_that_makes_no_model_call_is_not_scored(desk: Desk) -> None:
-    rollout = await run_one(desk, "echo 42 > answer.txt")
-    assert outcome(rollout) == ("error", "no_model_calls", None)
-    assert desk.records("grade") == []
-
-
-async def test_s10_a_model_that_only_errs_is_not_scored(desk: Desk, model: ModelServer) -> None:
-    model.broken = True
-    rollout = await run_one(desk, ASK + "exit 1")
-    assert outcome(rollout) == ("error", "policy", None)
-
-
-async def test_the_exit_code_of_the_harness_makes_it_failed(desk: Desk) -> None:
-    rollout = await run_one(desk, ASK + "exit 4")
-    assert outcome(rollout) == ("failed", "harness_exit", 0.0)
-    assert desk.records("rollout.state")[-1]["exit_code"] == 4
-
-
-async def test_h04_an_agent_that_kills_itself_is_told_apart(desk: Desk) -> None:
-    assert outcome(await run_one(desk, ASK + "kill -9 -1")) == ("failed", "agent_killed", 0.0)
-
-
-async def test_more_calls_than_allowed_are_refused_and_the_rollout_is_failed(desk: Desk) -> None:
-    rollout = await run_one(desk, ASK * 4, max_calls=2)
-    assert outcome(rollout)[:2] == ("failed", "limit")
-    assert len(desk.records("call.close")) == 2
-    assert {record["error_class"] for record in desk.records("call.refused")} == {"limit_calls"}
-
-
 async def test_a_setup_that_fails_is_ours_and_tried_again(desk: Desk) -> None:
     rollout = await run_one(desk, setup="exit 9\n", retries=1)
     assert outcome(rollout) == ("error", "sandbox", None)
     assert [record["attempt"] for record in desk.records("rollout.state") if record["state"] == "error"] == [0, 1]
-
-
-async def test_h05_a_verifier_that_breaks_is_never_a_reward_of_0(desk: Desk) -> None:
-    assert outcome(await run_one(desk, ASK, test="exit 1\n")) == ("error", "grader", None)
-
-
-async def test_what_leaves_the_sandbox_is_refused_and_journalled(desk: Desk) -> None:
-    script = (
-        ASK
-        + "curl -s -m 5 https://example.com; curl -s -m 5 http://example.org/\n"
-        + "curl --noproxy '*' -m 3 http://1.1.1.1; true"
-    )
-    await run_one(desk, script)
-    assert {(r["host"], r["decision"]) for r in desk.records("egress")} == {
-        ("example.com", "refuse"),
-        ("example.org", "refuse"),
-    }
-
-
-async def test_secrets_and_the_store_are_not_in_the_sandbox(desk: Desk) -> None:
-    script = (
-        ASK
-        + f"ls {desk.store} ; cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n'\n"
-        + "env; find / -name '*.jsonl*' 2>/dev/null; true"
-    )
-    await run_one(desk, script)
-    [log] = (desk.run_dir / "logs").glob("*.odd.0.0.log")
-    said = log.read_text(errors="replace")
-    assert "control_secret" not in said
-    assert ".jsonl" not in said
-    assert "toy" not in said  # the task's name stands in no path and no variable
 
 
 async def test_the_same_seed_gives_every_harness_the_same_start_files(desk: Desk) -> None:

@@ -48,6 +48,12 @@ async def test_the_command_sees_constant_paths_and_a_clean_environment(
     assert "OPENFORGE_SANDBOX" not in said
 
 
+async def test_no_descriptor_and_no_path_of_the_host_comes_along(runtime: ProcessRuntime) -> None:
+    _, said = await shell(runtime, "ls /proc/self/fd | wc -l; tr '\\0' ' ' < /proc/1/cmdline; readlink /proc/self/fd/*")
+    assert said.split()[0] == "4", said  # 0, 1, 2 and the one that lists them
+    assert "openforge-sandboxes" not in said
+
+
 async def test_it_has_no_capability_and_cannot_get_one(runtime: ProcessRuntime) -> None:
     _, said = await shell(runtime, "grep -E 'Cap(Prm|Eff|Amb)|NoNewPrivs' /proc/self/status")
     assert re.findall(r"Cap\w+:\s+(\w+)", said) == ["0" * 16] * 3

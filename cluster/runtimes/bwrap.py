@@ -5,13 +5,16 @@ user; everybody else gets a user namespace from bubblewrap. Either way the comma
 capabilities.
 """
 
+import asyncio
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from cluster.runtimes.base import Mount
@@ -82,6 +85,26 @@ def options_file(arguments: Sequence[str]) -> int:
     os.write(descriptor, b"\0".join(map(os.fsencode, arguments)))
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
+
+
+async def namespace_gone(info_fd: int, wait_s: float) -> None:
+    """Wait until every process of a sandbox is dead. bwrap itself ends a moment earlier; the first process of a PID
+    namespace is dead only when all others are. `info_fd`: what bwrap wrote to its --info-fd, never blocking."""
+    try:
+        told = re.search(rb'"child-pid": (\d+)', os.read(info_fd, 4096))
+        process = os.pidfd_open(int(told[1])) if told else -1
+    except (BlockingIOError, ProcessLookupError):
+        return
+    if process < 0:
+        return
+    loop, dead = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(process, dead.set)
+    try:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(dead.wait(), wait_s)
+    finally:
+        loop.remove_reader(process)
+        os.close(process)
 
 
 def python_inside() -> str:

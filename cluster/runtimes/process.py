@@ -50,8 +50,9 @@ class ProcessRuntime:
         self.enforced = _enforced(self.isolated, problem)
         _remove_abandoned()
         self._base = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        self._lock = (self._base / ".lock").open("w")
+        self._lock = (self._base / ".new").open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        (self._base / ".new").rename(self._base / ".lock")  # nobody may see a lock that is not held yet
         bwrap.write_etc(self._base / "etc")
         self._gateway = Gateway(self._base)
 
@@ -134,8 +135,11 @@ class ProcessRuntime:
             _link_mounts(spec)
         status_read, status_write = os.pipe()
         plan_read, plan_write = os.pipe()
-        given = bwrap.options_file(self._options(spec)) if self.isolated else -1
-        inherited: tuple[int, ...] = (status_write, plan_read, *([given] if given >= 0 else []))
+        info_read, info_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        given = (
+            bwrap.options_file(self._options(spec, info_write)) if self.isolated else os.open(os.devnull, os.O_RDONLY)
+        )
+        inherited: tuple[int, ...] = (status_write, plan_read, info_write, given)
         started_s = time.monotonic()
         process: asyncio.subprocess.Process | None = None
         pump: asyncio.Task[None] | None = None
@@ -167,26 +171,29 @@ class ProcessRuntime:
                 await asyncio.wait_for(process.wait(), spec.limits.wall_s)
             except TimeoutError:
                 timed_out = True
-            await self._end(process, pump, mark)
+            await self._end(process, pump, mark, info_read)
             status = os.read(status_read, 4096)
             return _exit(status, timed_out, process.returncode, time.monotonic() - started_s, spec.limits.wall_s)
         except OSError as error:
             return Exit("lost", None, f"sandbox did not start: {error}", time.monotonic() - started_s, started=False)
         finally:
             if process is not None:
-                await asyncio.shield(self._end(process, pump, mark))
-            for descriptor in (*inherited, status_read, *([plan_write] if plan_write >= 0 else [])):
+                await asyncio.shield(self._end(process, pump, mark, info_read))
+            for descriptor in (*inherited, status_read, info_read, *([plan_write] if plan_write >= 0 else [])):
                 os.close(descriptor)
 
-    async def _end(self, process: asyncio.subprocess.Process, pump: asyncio.Task[None] | None, mark: str) -> None:
+    async def _end(
+        self, process: asyncio.subprocess.Process, pump: asyncio.Task[None] | None, mark: str, info_fd: int
+    ) -> None:
         """Every process of the sandbox dead, its output written. Idempotent."""
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         if not self.isolated:
             kill_marked(_MARK, mark)
         await process.wait()
+        if self.isolated:
+            await bwrap.namespace_gone(info_fd, _DEATH_S)
         if pump is not None and not pump.done():
-            # The pipe closes when the last process of the sandbox is gone: this is the proof that they are.
             done, _ = await asyncio.wait([pump], timeout=_DEATH_S)
             if not done:
                 pump.cancel()
@@ -197,7 +204,7 @@ class ProcessRuntime:
             return [os.path.realpath(sys.executable), "-I", "-S", program, str(plan_fd)]
         return bwrap.command(options_fd, [bwrap.python_inside(), "-I", "-S", bwrap.SUPERVISOR, str(plan_fd)])
 
-    def _options(self, spec: Spec) -> list[str]:
+    def _options(self, spec: Spec, info_fd: int) -> list[str]:
         work = spec.work or spec.folder / "work"
         mounts = [
             Mount(work, "/app", writable=True),
@@ -210,7 +217,7 @@ class ProcessRuntime:
                 Mount(self._gateway.proxy, "/opt/openforge/proxy.sock"),
                 Mount(self._gateway.site, "/opt/openforge/site.sock"),
             ]
-        return bwrap.options(self._base / "etc", mounts)
+        return ["--info-fd", str(info_fd), *bwrap.options(self._base / "etc", mounts)]
 
     def _plan(self, spec: Spec, status_fd: int, mark: str) -> dict[str, Any]:
         layout = self.layout(spec.folder)

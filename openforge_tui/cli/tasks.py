@@ -63,6 +63,7 @@ def validate(
 
     Exit code 5 when a check fails.
     """
+    import shutil
     import tempfile
     from pathlib import Path
 
@@ -77,6 +78,8 @@ def validate(
     with progress("tasks", len(tasks)) as shown:
         work = validate_tasks(tasks, config.sandbox, range(seeds), logs, jobs, lambda task: shown.step(task.ref))
         checks = output.run_async(work)
+    if all(check.ok for check in checks):
+        shutil.rmtree(logs)
     rows = [{**vars(check), "ok": check.ok} for check in checks]
     output.emit(rows, ["task", "check", "seed", "expected", "got", "ok", "problem"])
     if failed := [check for check in checks if not check.ok]:

@@ -19,14 +19,9 @@ import duckdb
 from openforge.journal.records import KINDS
 from openforge.journal.seal import seal_abandoned
 from openforge.journal.segments import sync_dir
-from openforge.store.connect import (
-    Snapshot,
-    new_connection,
-    read_manifest,
-    records_sql,
-    take_snapshot,
-    unreadable_sql,
-)
+from openforge.store.connect import new_connection, point_at
+from openforge.store.schema import raw_name
+from openforge.store.snapshot import Snapshot, read_manifest, segment_key, take_snapshot
 
 _BATCH_BYTES = 256 << 20
 _TEMPORARY = ".tmp"
@@ -81,31 +76,32 @@ def _remove_leftovers(folder: Path, run_dir: Path) -> None:
 def _batches(snapshot: Snapshot) -> Iterator[Snapshot]:
     batch, size = Snapshot(), 0
     for segment in snapshot.segments:
-        if segment[0].suffix != ".jsonl":
+        if segment.held is not None:  # still open
             continue
-        if batch.segments and size + segment[1] > _BATCH_BYTES:
+        if batch.segments and size + segment.size > _BATCH_BYTES:
             yield batch
             batch, size = Snapshot(), 0
         batch.segments.append(segment)
-        size += segment[1]
+        size += segment.size
     if batch.segments:
         yield batch
 
 
 def _write_batch(batch: Snapshot, folder: Path, run_dir: Path) -> tuple[int, int]:
     """Returns how many lines are no records, and how many are."""
-    keys = [f"{path.parent.name}/{path.stem}" for path, _, _ in batch.segments]
+    keys = [_key(source.recorder_id, source.name) for source in batch.segments]
     name = blake2b("\n".join(keys).encode(), digest_size=8).hexdigest()
     manifest = read_manifest(run_dir)
     con = new_connection()
     try:
-        damaged = con.execute(unreadable_sql(batch)).fetchall()
+        point_at(con, batch)
+        damaged = con.execute("FROM raw._unreadable").fetchall()
         lines = dict.fromkeys(keys, 0) | {
             f"{recorder}/{Path(file).stem}": count for _, recorder, file, count in damaged
         }
         total = 0
         for kind in KINDS:
-            if count := _write_kind(con, batch, kind, folder / f"{kind}-{name}.parquet"):
+            if count := _write_kind(con, kind, folder / f"{kind}-{name}.parquet"):
                 manifest["files"].setdefault(kind, []).append(f"{kind}-{name}.parquet")
                 total += count
     finally:
@@ -120,10 +116,14 @@ def _write_batch(batch: Snapshot, folder: Path, run_dir: Path) -> tuple[int, int
     return sum(lines.values()), total
 
 
-def _write_kind(con: duckdb.DuckDBPyConnection, batch: Snapshot, kind: str, path: Path) -> int:
+def _key(recorder_id: str, name: str) -> str:
+    return segment_key(recorder_id, int(name.partition(".")[0]))
+
+
+def _write_kind(con: duckdb.DuckDBPyConnection, kind: str, path: Path) -> int:
     """Sorted by rollout, so that asking for one rollout skips the rest. Writes no file when there is nothing."""
     temporary = path.with_name(path.name + _TEMPORARY)
-    rows = f"SELECT * FROM ({records_sql(batch, kind)}) ORDER BY rollout_id, recorder_id, seq"
+    rows = f"SELECT * FROM {raw_name(kind)} ORDER BY rollout_id, recorder_id, seq"
     options = "FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 8192"
     (count,) = con.execute(f"COPY ({rows}) TO '{str(temporary).replace(chr(39), chr(39) * 2)}' ({options})").fetchall()[
         0

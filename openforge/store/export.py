@@ -53,8 +53,11 @@ def export(
     views: Sequence[str] | None = None,
     where: str | None = None,
 ) -> Exported:
-    """Write a run (id; None = all) to `dest`. `parquet` makes a folder, or one file of one view when `dest` ends in
-    `.parquet` (default: samples); `where` filters `sft` rows by a condition over the view `samples`. Raises UsageError."""
+    """Write a run (id; None = all) to `dest`; raises UsageError.
+
+    `parquet` makes a folder, or one file of one view when `dest` ends in `.parquet` (default: samples). `where` filters
+    `sft` rows by a condition over the view `samples`.
+    """
     if fmt not in get_args(Format):
         raise UsageError(f"there is no export format {fmt!r}", hint=f"choose one of {', '.join(get_args(Format))}")
     if unknown := set(views or ()) - BY_NAME.keys():

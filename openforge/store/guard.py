@@ -16,7 +16,9 @@ from openforge.store.schema import VIEWS
 
 HINT = "`openforge sql` lists what you can select from"
 _TYPES = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
-_STARTS = frozenset({"(", *"select with from values table describe desc show summarize pivot unpivot".split()})
+_STARTS = frozenset(
+    ("(", "select", "with", "from", "values", "table", "describe", "desc", "show", "summarize", "pivot", "unpivot")
+)
 # What may not stand where a statement begins: at the start, or after a parenthesis as in `with x as (copy …)`.
 _WRITES = frozenset(
     name

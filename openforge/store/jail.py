@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from openforge.errors import OpenForgeError
 from openforge.store import guard
-from openforge.store.connect import TRIES, Snapshot, new_connection, refresh, vanished
+from openforge.store.connect import GONE, TRIES, new_connection, refresh, vanished
+from openforge.store.snapshot import Snapshot
 
 _BATCH_ROWS = 8192
 _HEADROOM = 3 << 30  # threads' stacks, Python and Arrow beside what DuckDB counts
@@ -37,7 +38,7 @@ def run(request: dict[str, Any]) -> None:
         lock(con, snapshot)
         try:
             return _answer(con, request)
-        except duckdb.IOException as error:
+        except GONE as error:
             if left == 0:
                 raise vanished(error) from None
         except duckdb.OutOfMemoryException as error:

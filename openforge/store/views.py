@@ -30,9 +30,9 @@ _LIVE_RUNS = """
 
 def _rollouts(attempts: str) -> str:
     return f"""
-    SELECT a.*, CASE WHEN a.ended OR live THEN reached ELSE 'lost' END AS state, reward, calls, prompt_tokens,
-        completion_tokens, coalesce(samples, 0) AS samples, {_time("queued_ts")} AS queued_at,
-        {_time("started_ts")} AS started_at, {_time("ended_ts")} AS ended_at
+    SELECT a.*, CASE WHEN a.ended OR live THEN reached ELSE 'lost' END AS state, reward,
+        coalesce(calls, 0) AS calls, prompt_tokens, completion_tokens, coalesce(samples, 0) AS samples,
+        {_time("queued_ts")} AS queued_at, {_time("started_ts")} AS started_at, {_time("ended_ts")} AS ended_at
     FROM ({attempts}) a
     LEFT JOIN {_LIVE_RUNS} USING (run_id)
     LEFT JOIN (SELECT {_KEY}, arg_max(reward, seq) AS reward FROM raw.grade GROUP BY ALL) USING ({_KEY})
@@ -51,20 +51,22 @@ def _time(column: str) -> str:
 _LATEST = "QUALIFY attempt = max(attempt) OVER (PARTITION BY run_id, rollout_id)"
 
 # prompt = parent's prompt + parent's answer + what this call added. A part without ids makes the rest NULL: a prompt
-# is exact or absent. MATERIALIZED stands inside the joined side, else DuckDB would run it even when nobody asks.
+# is exact or absent. MATERIALIZED: else every step of the recursion reads the files again. GROUP BY stands outermost:
+# only then does DuckDB see that the join adds no rows, and drop it.
 _PROMPTS = f"""
-    WITH RECURSIVE link AS MATERIALIZED (
-        SELECT {_KEY}, call_id, parent_call_id, input_ids, completion_ids FROM raw.call_close),
-    path AS (
-        SELECT {_KEY}, call_id, input_ids AS prompt_ids, completion_ids FROM link WHERE parent_call_id IS NULL
-        UNION ALL
-        SELECT l.run_id, l.rollout_id, l.attempt, l.call_id,
-            CASE WHEN p.prompt_ids IS NOT NULL AND p.completion_ids IS NOT NULL AND l.input_ids IS NOT NULL
-                THEN list_concat(p.prompt_ids, p.completion_ids, l.input_ids) END, l.completion_ids
-        FROM path p JOIN link l ON l.run_id = p.run_id AND l.rollout_id IS NOT DISTINCT FROM p.rollout_id
-            AND l.attempt IS NOT DISTINCT FROM p.attempt AND l.parent_call_id = p.call_id)
-    SELECT run_id, rollout_id, call_id, any_value(prompt_ids) AS prompt_ids
-    FROM path GROUP BY run_id, rollout_id, call_id"""
+    SELECT run_id, rollout_id, call_id, any_value(prompt_ids) AS prompt_ids FROM (
+        WITH RECURSIVE link AS MATERIALIZED (
+            SELECT {_KEY}, call_id, parent_call_id, input_ids, completion_ids FROM raw.call_close),
+        path AS (
+            SELECT {_KEY}, call_id, input_ids AS prompt_ids, completion_ids FROM link WHERE parent_call_id IS NULL
+            UNION ALL
+            SELECT l.run_id, l.rollout_id, l.attempt, l.call_id,
+                CASE WHEN p.prompt_ids IS NOT NULL AND p.completion_ids IS NOT NULL AND l.input_ids IS NOT NULL
+                    THEN list_concat(p.prompt_ids, p.completion_ids, l.input_ids) END, l.completion_ids
+            FROM path p JOIN link l ON l.run_id = p.run_id AND l.rollout_id IS NOT DISTINCT FROM p.rollout_id
+                AND l.attempt IS NOT DISTINCT FROM p.attempt AND l.parent_call_id = p.call_id)
+        FROM path)
+    GROUP BY run_id, rollout_id, call_id"""
 
 _OPENED = """(SELECT run_id, call_id, any_value(model) AS model, any_value(host) AS host, min(ts) AS opened_ts,
         any_value(dialect) AS o_dialect, any_value(mode) AS o_mode, any_value(stream) AS o_stream

@@ -1,0 +1,119 @@
+"""One rollout as it happened: its calls in order, what each added to the conversation, how it was graded.
+
+Data only, read once; the command and the app both show it. Does not know how.
+"""
+
+import difflib
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from openforge.errors import UsageError
+from openforge.store.connect import find_run, query, with_views
+
+type Row = dict[str, Any]
+
+_CALL_COLUMNS = """
+    call_id, seq, state, opened_at, closed_at, dialect, mode, stream, model, status, finish_reason, parent_call_id,
+    break_reason, auxiliary, prompt_len, len(input_ids) AS added, len(completion_ids) AS sampled, prompt_tokens,
+    completion_tokens, weight_version_min, weight_version_max, ttft_s, duration_s, overridden, dropped_tools,
+    error_class, detail"""
+_MESSAGES = "call_id, position, role, text, reasoning, tool_calls, tool_call_id"
+_TOKENS = "call_id, position, token_id, text, sampled, logprob, weight_version"
+_SAMPLES = "sample_id, len(token_ids) AS tokens, list_sum(loss_mask) AS trained, is_main, weight, reason, reward"
+
+
+@dataclass
+class Turn:
+    """One model call; `number` counts from 1 in the order in which they were recorded."""
+
+    number: int
+    call: Row
+    messages: list[Row] = field(default_factory=list)
+    tokens: list[Row] = field(default_factory=list)
+
+
+@dataclass
+class Transcript:
+    """A rollout's attempt; rows have the columns of the views they come from."""
+
+    rollout: Row
+    turns: list[Turn]
+    samples: list[Row]
+    refused: list[Row]
+    grades: list[Row]
+    egress: list[Row]
+
+
+def find_rollout(store_root: Path, text: str) -> tuple[str, str]:
+    """(run id, rollout id) a person meant: a rollout id, or its beginning when only one has it; the run may be
+    `latest` or a prefix. Raises UsageError with what to type instead."""
+    head, dot, rest = text.partition(".")
+    run_id = find_run(store_root, head)
+    sql = "SELECT DISTINCT rollout_id FROM attempts ORDER BY ALL"
+    known = [row["rollout_id"] for row in query(store_root, sql, runs=[run_id])]
+    wanted = f"{run_id}{dot}{rest}"
+    hits = [name for name in known if name.startswith(wanted)]
+    if wanted in hits or len(hits) == 1:
+        return run_id, wanted if wanted in hits else hits[0]
+    if hits:
+        more = f"{', '.join(hits[:3])}{' …' if len(hits) > 3 else ''}"
+        raise UsageError(f"{text!r} could be {more}", hint=f"openforge rollouts {run_id}")
+    near = difflib.get_close_matches(wanted, known, n=1)
+    raise UsageError(
+        f"no rollout is called {wanted!r}", hint=f"did you mean {near[0]}?" if near else f"openforge rollouts {run_id}"
+    )
+
+
+def read_transcript(
+    store_root: Path, rollout_id: str, *, attempt: int | None = None, turn: int | None = None, tokens: bool = False
+) -> Transcript:
+    """The latest attempt of a rollout (or the one asked for), all turns or one. Raises UsageError."""
+    run_id = rollout_id.partition(".")[0]
+    return with_views(store_root, lambda con: _read(con, rollout_id, attempt, turn, tokens), runs=[run_id])
+
+
+def _read(
+    con: duckdb.DuckDBPyConnection, rollout_id: str, attempt: int | None, turn: int | None, tokens: bool
+) -> Transcript:
+    attempts = _rows(con, "SELECT * FROM attempts WHERE rollout_id = ? ORDER BY attempt", [rollout_id])
+    chosen = [row for row in attempts if attempt is None or row["attempt"] == attempt]
+    if not chosen:
+        raise UsageError(f"{rollout_id} has no attempt {attempt}", hint=f"it has {len(attempts)}, counted from 0")
+    key = [rollout_id, chosen[-1]["attempt"]]
+
+    def part(columns: str, view: str, order: str) -> list[Row]:
+        sql = f"SELECT {columns} FROM {view} WHERE rollout_id = ? AND attempt IS NOT DISTINCT FROM ? ORDER BY {order}"
+        return _rows(con, sql, key)
+
+    turns = [Turn(number, call) for number, call in enumerate(part(_CALL_COLUMNS, "calls", "recorder_id, seq"), 1)]
+    if turn is not None and not 1 <= turn <= len(turns):
+        raise UsageError(f"{rollout_id} has no turn {turn}", hint=f"it has {len(turns)}, counted from 1")
+    turns = [one for one in turns if turn is None or one.number == turn]
+    messages = _by_call(part(_MESSAGES, "messages", "seq, position"))
+    pieces = _by_call(part(_TOKENS, "tokens", "seq, position")) if tokens else {}
+    for one in turns:
+        one.messages = messages.get(one.call["call_id"], [])
+        one.tokens = pieces.get(one.call["call_id"], [])
+    return Transcript(
+        rollout=chosen[-1],
+        turns=turns,
+        samples=part(_SAMPLES, "samples", "sample_id"),
+        refused=part("what, reason, detail, call_ids", "refused", "ts"),
+        grades=part("reward, details, duration_s", "grades", "ts"),
+        egress=part("ts, host, port, decision, rule, method", "egress", "ts"),
+    )
+
+
+def _rows(con: duckdb.DuckDBPyConnection, sql: str, parameters: list[Any]) -> list[Row]:
+    return [dict(row) for row in con.sql(sql, params=parameters).to_arrow_table().to_pylist()]
+
+
+def _by_call(rows: list[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row["call_id"]].append({name: value for name, value in row.items() if name != "call_id"})
+    return found

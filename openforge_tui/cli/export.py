@@ -1,0 +1,54 @@
+"""`openforge export`: a run as files. Does not know how they are made."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from openforge_tui.cli import output, settings
+
+
+class Kind(StrEnum):
+    PARQUET = "parquet"
+    JSONL = "jsonl"
+    DUCKDB = "duckdb"
+    SFT = "sft"
+
+
+_DEFAULT_DEST = {
+    Kind.PARQUET: "{run}",
+    Kind.JSONL: "{run}.jsonl",
+    Kind.DUCKDB: "{run}.duckdb",
+    Kind.SFT: "{run}-sft.parquet",
+}
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(export)
+
+
+def export(
+    run: Annotated[str, typer.Argument(help="A run id, a prefix, `latest` or `all`.")] = "latest",
+    fmt: Annotated[Kind, typer.Option("--format", "-f", help="What to write.")] = Kind.PARQUET,
+    to: Annotated[Path | None, typer.Option(help="Where to (default: named after the run, here).")] = None,
+    view: Annotated[list[str] | None, typer.Option(help="Only this view; repeatable.")] = None,
+    where: Annotated[str | None, typer.Option(help='sft: which samples, e.g. "reward = 1" (default: all).')] = None,
+) -> None:
+    """Write a run to Parquet (a folder of views, or one file), JSON lines, a .duckdb file, or rows for SFT.
+
+    JSON lines hold one rollout with its messages each. SFT rows hold input_ids and loss_mask as they were recorded.
+    """
+    from openforge.store.connect import find_run
+    from openforge.store.export import export as write
+
+    store_root = settings.current().load().store_root
+    run_id = None if run == "all" else find_run(store_root, run)
+    dest = to or Path(_DEFAULT_DEST[fmt].format(run=run_id or "all-runs"))
+    done = write(store_root, run_id, fmt.value, dest, views=view, where=where)
+    output.emit(
+        [{"file": str(dest if dest.name == name else dest / name), "rows": count} for name, count in done.rows.items()],
+        ["file", "rows"],
+    )
+    for reason, count in done.left_out.items():
+        output.say(f"left out: {count} {reason}")

@@ -1,0 +1,132 @@
+"""`openforge logs`: what happened in a run, or what a program of it printed. Reads files; asks nobody."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from openforge_tui.cli import output, settings
+
+_POLL_S = 0.25
+_KINDS = ("run.start", "rollout.state", "grade", "call.abort", "call.refused", "egress", "sample.refused", "run.end")
+_HEADER = ("v", "recorder_id", "seq", "ts", "kind", "run_id", "rollout_id", "attempt", "config")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(logs)
+
+
+def logs(
+    what: Annotated[str, typer.Argument(help="A rollout: what its harness printed. A run: what happened.")] = "latest",
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run ends.")] = False,
+    recorder: Annotated[bool, typer.Option("--recorder", help="What the run's recorder printed.")] = False,
+    policy: Annotated[bool, typer.Option("--policy", help="What the newest policy server printed.")] = False,
+) -> None:
+    """Read what happened in a run, or what a harness, the recorder or the policy printed."""
+    from openforge.store.connect import find_run
+    from openforge.store.snapshot import take_snapshot
+    from openforge.store.transcript import find_rollout
+
+    store_root = settings.current().load().store_root
+    if policy:
+        return _print_file(_newest_policy_log(), follow, lambda: True)
+    rollout_id = None
+    if "." in what:
+        run_id, rollout_id = find_rollout(store_root, what)
+    else:
+        run_id = find_run(store_root, what)
+    run_dir = store_root / "runs" / run_id
+
+    def going_on() -> bool:
+        return bool(take_snapshot(store_root, [run_id]).live)
+
+    if recorder:
+        _print_file(run_dir / "logs" / "recorder.log", follow, going_on)
+    elif rollout_id:
+        _print_file(_newest(run_dir / "logs", f"{rollout_id}.*.log"), follow, going_on)
+    else:
+        _print_events(run_dir, follow, going_on)
+
+
+def _newest(folder: Path, pattern: str) -> Path:
+    from openforge.errors import UsageError
+
+    found = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise UsageError(f"there is no log {pattern} in {folder}", hint="openforge runs")
+    return found[-1]
+
+
+def _newest_policy_log() -> Path:
+    import os
+
+    import platformdirs
+
+    cache = os.environ.get("OPENFORGE_CACHE") or platformdirs.user_cache_dir("openforge")
+    return _newest(Path(cache) / "servers", "*.log")
+
+
+def _print_file(path: Path, follow: bool, going_on: Any) -> None:
+    for line in _lines(path, follow, going_on):
+        _print({"line": line}, line)
+
+
+def _lines(path: Path, follow: bool, going_on: Any) -> Iterator[str]:
+    from openforge.errors import UsageError
+
+    try:
+        file = path.open(encoding="utf-8", errors="replace", newline="\n")
+    except FileNotFoundError:
+        raise UsageError(f"there is no {path}", hint="openforge runs") from None
+    with file:
+        pending, last_look = "", False
+        while True:
+            for piece in file:
+                pending += piece
+                if pending.endswith("\n"):
+                    yield pending.removesuffix("\n")
+                    pending = ""
+            if not follow or last_look:
+                break
+            last_look = not going_on()  # once more after the end: what was written in between
+            time.sleep(0 if last_look else _POLL_S)
+        if pending:
+            yield pending
+
+
+def _print_events(run_dir: Path, follow: bool, going_on: Any) -> None:
+    from openforge.journal.reader import Tail
+
+    tail, last_look = Tail(run_dir, _KINDS), False
+    while True:
+        for record in sorted(tail.poll(), key=lambda record: record["ts"]):
+            _print(record, _event(record))
+        if not follow or last_look:
+            return
+        last_look = not going_on()
+        time.sleep(0 if last_look else _POLL_S)
+
+
+def _event(record: dict[str, Any]) -> str:
+    clock = time.strftime("%H:%M:%S", time.gmtime(record["ts"]))
+    facts = {name: value for name, value in record.items() if name not in _HEADER and value not in (None, "", [], {})}
+    subject = (record["rollout_id"] or record["run_id"]).removeprefix(f"{record['run_id']}.")
+    if record["kind"] == "rollout.state":
+        subject = f"{subject} {facts.pop('state')}" + (f" (attempt {record['attempt']})" if record["attempt"] else "")
+        facts = {name: facts[name] for name in ("error_class", "detail", "duration_s", "exit_code") if name in facts}
+    else:
+        subject = f"{subject} {record['kind']}"
+    return f"{clock} {subject} {' '.join(f'{name}={value}' for name, value in facts.items())}".rstrip()
+
+
+def _print(row: dict[str, Any], line: str) -> None:
+    """One line at a time, so that following works in every format that has lines."""
+    from openforge_tui.transcript import visible
+
+    fmt = settings.current().output or "table"
+    if fmt in ("table", "name"):
+        print(visible(line), flush=True)
+    else:
+        output.emit([row], fmt="jsonl")

@@ -1,0 +1,175 @@
+"""A rollout for people: turn by turn, with sampled tokens marked.
+
+Pure: a transcript in, Rich renderables out, the same for the command and the app. Everything that a model or a program
+wrote is plain text: never markup, and control characters are shown as signs instead of reaching the terminal.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.text import Text
+
+from openforge.store.transcript import Row, Transcript, Turn
+
+CUT = 2000  # characters of a message shown unless all are asked for
+_ROLES = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
+_STATES = {"done": "green", "failed": "yellow", "error": "red", "lost": "red", "cancelled": "yellow"}
+_CONTINUES = ("root", "append")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+# How likely a sampled token was, from certain to surprising.
+_SHADES = ((0.9, "green"), (0.5, "yellow"), (0.1, "dark_orange"), (0.0, "bold red"))
+
+
+def visible(text: str) -> str:
+    """`text` with each control character as a sign: ESC as ␛, a C1 or bidi control as its code. Newlines, tabs stay."""
+    return _CONTROL.sub(_sign, text)
+
+
+def _sign(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return chr(0x2400 + code) if code < 0x20 else "␡" if code == 0x7F else f"\\u{code:04x}"
+
+
+def render(found: Transcript, *, color: bool, tokens: bool = False, full: bool = False) -> RenderableType:
+    """Everything there is to see. `color=False` marks sampled tokens with brackets; `full` cuts nothing."""
+    parts: list[RenderableType] = [_head(found)]
+    for turn in found.turns:
+        parts += [Text(), *_turn(turn, color=color, tokens=tokens, full=full)]
+    parts += [Text(), Rule("outcome", align="left", style="dim"), *_outcome(found)]
+    return Group(*parts)
+
+
+def _head(found: Transcript) -> Text:
+    row = found.rollout
+    line = Text(row["rollout_id"], style="bold")
+    line.append(f"\n{row['state']}", _STATES.get(row["state"], "blue"))
+    facts = [
+        f"reward {row['reward']:g}" if row["reward"] is not None else "no reward",
+        f"{row['harness']} {row['harness_version'] or ''}".strip(),
+        f"attempt {row['attempt']}" if row["attempt"] else "",
+        f"{row['calls']} calls",
+        f"{row['prompt_tokens'] or 0} → {row['completion_tokens'] or 0} tokens",
+        _samples(row["samples"]),
+    ]
+    line.append(visible("".join(f" · {fact}" for fact in facts if fact)))
+    if row["error_class"]:
+        line.append(f"\n{row['error_class']}: {visible(row['detail'] or '')}", "red")
+    return line
+
+
+def _samples(count: int) -> str:
+    return "1 sample" if count == 1 else f"{count} samples"
+
+
+def _turn(turn: Turn, *, color: bool, tokens: bool, full: bool) -> Iterator[RenderableType]:
+    call = turn.call
+    yield Rule(Text(f"turn {turn.number}"), align="left", style="dim")
+    yield _call_line(call)
+    if call["break_reason"] and call["break_reason"] not in _CONTINUES:
+        yield Text(f"break: {visible(call['break_reason'])}", "bold yellow")
+    if call["error_class"]:
+        yield Text(f"{call['state']}: {visible(call['error_class'])}: {visible(call['detail'] or '')}", "red")
+    elif call["state"] != "done":
+        yield Text(f"{call['state']}: no answer was recorded", "red")
+    for message in turn.messages:
+        yield from _message(message, full=full)
+    if tokens:
+        yield Text("tokens", "bold")
+        yield _tokens(turn.tokens, color=color)
+
+
+def _call_line(call: Row) -> Text:
+    facts = [
+        call["call_id"],
+        f"{call['dialect']}{', stream' if call['stream'] else ''}",
+        f"{call['prompt_len'] if call['prompt_len'] is not None else call['prompt_tokens']} in the prompt",
+        f"+{call['added']} added" if call["added"] is not None else "no ids",
+        f"{call['sampled']} sampled" if call["sampled"] is not None else f"{call['completion_tokens']} answered",
+        call["finish_reason"],
+        f"{call['duration_s']:.1f} s" if call["duration_s"] is not None else "",
+        _weights(call),
+        "side call" if call["auxiliary"] else "",
+        f"parent {call['parent_call_id']}" if call["break_reason"] not in _CONTINUES and call["parent_call_id"] else "",
+    ]
+    return Text(visible(" · ".join(str(fact) for fact in facts if fact)), "dim")
+
+
+def _weights(call: Row) -> str:
+    low, high = (str(call[name] or "")[:8] for name in ("weight_version_min", "weight_version_max"))
+    return "" if not low else f"weights {low}" if low == high else f"weights {low} to {high}"
+
+
+def _message(message: Row, *, full: bool) -> Iterator[RenderableType]:
+    role = message["role"]
+    label = f"{role} {message['tool_call_id']}" if message["tool_call_id"] else role
+    yield Text(visible(label), f"bold {_ROLES.get(role, 'white')}")
+    if message["reasoning"]:
+        yield _indented(_cut(message["reasoning"], full), "dim italic")
+    if message["text"]:
+        yield _indented(_cut(message["text"], full))
+    for call in message["tool_calls"] or ():
+        line = Text("→ ", "green").append(visible(call["name"]), "bold").append(f" {_cut(call['arguments'], full)}")
+        yield Padding(line, (0, 0, 0, 2))
+
+
+def _indented(text: str, style: str = "") -> Padding:
+    return Padding(Text(text, style), (0, 0, 0, 2))
+
+
+def _cut(text: str, full: bool) -> str:
+    if full or len(text) <= CUT:
+        return visible(text)
+    return f"{visible(text[:CUT])} … {len(text) - CUT} more characters; --full shows them"
+
+
+def _tokens(rows: list[Row], *, color: bool) -> Padding:
+    text = Text()
+    for row in rows:
+        piece = f"<{row['token_id']}>" if row["text"] is None else visible(row["text"])
+        piece = piece.replace("\n", "⏎\n")
+        if not row["sampled"]:
+            text.append(piece, "dim")
+        elif color:
+            text.append(piece, f"{_shade(row['logprob'])} underline")
+        else:
+            text.append(f"[{piece}]")
+    return Padding(text, (0, 0, 0, 2))
+
+
+def _shade(logprob: float | None) -> str:
+    if logprob is None:
+        return "white"
+    chance = math.exp(min(logprob, 0.0))
+    return next(style for floor, style in _SHADES if chance >= floor)
+
+
+def _outcome(found: Transcript) -> Iterator[Text]:
+    for grade in found.grades:
+        line = Text(f"reward {grade['reward']:g}", "bold")
+        yield line.append(f" {visible(_details(grade['details']))}", "dim")
+    for row in found.samples:
+        kind = "main" if row["is_main"] else "side"
+        facts = f"{row['tokens']} tokens, {row['trained']} trained, weight {row['weight']:g}, {row['reason']}"
+        yield Text(visible(f"sample {row['sample_id']}: {kind}, {facts}"))
+    for row in found.refused:
+        yield Text(visible(f"{row['what']} refused: {row['reason']} {row['detail'] or ''}".rstrip()), "yellow")
+    for row in found.egress:
+        allowed = row["decision"] == "allow"
+        where = f"{row['host']}:{row['port']}" if row["port"] else row["host"]
+        told = f"{'reached' if allowed else 'refused to reach'} {where} ({row['rule'] or 'no rule'})"
+        yield Text(visible(told), "" if allowed else "yellow")
+    if not (found.grades or found.samples or found.refused or found.egress):
+        yield Text("nothing yet", "dim")
+
+
+def _details(details: str | None) -> str:
+    if not details:
+        return ""
+    value: Any = json.loads(details)
+    return " ".join(f"{name}={item}" for name, item in value.items()) if isinstance(value, dict) else str(value)

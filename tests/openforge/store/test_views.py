@@ -1,0 +1,240 @@
+"""What the views say, compared with what was written."""
+
+from typing import Any
+
+import duckdb
+import pytest
+from synthetic import SyntheticRun
+
+from openforge.ids import RolloutId
+from openforge.store.connect import connect, query
+
+ROLLOUT = RolloutId("r0000000aaa.t.react.0")
+
+
+@pytest.fixture
+def run(make_run) -> SyntheticRun:
+    made: SyntheticRun = make_run()
+    return made
+
+
+def rows(run: SyntheticRun, sql: str) -> list[dict[str, Any]]:
+    return query(run.store_root, sql)
+
+
+def one(run: SyntheticRun, sql: str) -> Any:
+    (row,) = rows(run, sql)
+    (value,) = row.values()
+    return value
+
+
+def test_the_prompt_of_every_call_is_rebuilt_from_what_each_added(run: SyntheticRun) -> None:
+    for sample in range(3):
+        run.rollout(sample=sample, turns=6)
+    found = {row["call_id"]: row["prompt_ids"] for row in rows(run, "SELECT call_id, prompt_ids FROM calls")}
+    assert found == run.truth.prompts
+    assert one(run, "SELECT bool_and(len(prompt_ids) = prompt_len) FROM calls") is True
+
+
+def test_a_branch_continues_the_call_it_names_not_the_one_before(run: SyntheticRun) -> None:
+    root = run.call(ROLLOUT)
+    left, right = run.call(ROLLOUT, root), run.call(ROLLOUT, root)
+    under_left, again = run.call(ROLLOUT, left), run.call(ROLLOUT)
+    found = {row["call_id"]: row["prompt_ids"] for row in rows(run, "SELECT call_id, prompt_ids FROM calls")}
+    assert found == run.truth.prompts
+    assert found[under_left][: len(found[left])] == found[left]
+    assert len(found[again]) == 50
+    assert right in found
+
+
+def test_a_prompt_is_null_below_an_answer_without_ids_and_the_row_stays(run: SyntheticRun) -> None:
+    root = run.call(ROLLOUT)
+    blind = run.call(ROLLOUT, root, completion_ids=None, logprobs=None)
+    below = run.call(ROLLOUT, blind)
+    found = {row["call_id"]: row["prompt_ids"] for row in rows(run, "SELECT call_id, prompt_ids FROM calls")}
+    assert found[root] == run.truth.prompts[root]
+    assert found[blind] == run.truth.prompts[blind]
+    assert found[below] is None
+
+
+def test_a_prompt_is_null_when_the_parent_was_never_recorded(run: SyntheticRun) -> None:
+    run.call(ROLLOUT, None, parent_call_id="c-lost")
+    assert rows(run, "SELECT prompt_ids FROM calls") == [{"prompt_ids": None}]
+
+
+def test_an_empty_answer_is_an_answer(run: SyntheticRun) -> None:
+    root = run.call(ROLLOUT, sampled=0)
+    child = run.call(ROLLOUT, root)
+    assert one(run, f"SELECT prompt_ids FROM calls WHERE call_id = '{child}'") == run.truth.prompts[child]
+
+
+@pytest.mark.parametrize("view", ["calls", "tokens", "messages", "rollouts", "samples"])
+def test_counting_reads_no_tree_no_vocabulary_and_no_ids(run: SyntheticRun, view: str) -> None:
+    run.rollout()
+    con = connect(run.store_root)
+    plan = explain(con, f"SELECT count(*) FROM {view}")
+    assert "REC_CTE" not in plan
+    assert "Rec CTE" not in plan
+    assert "v1.jsonl" not in plan
+    if view == "calls":
+        assert "input_ids" not in plan
+        assert "Rec CTE" in explain(con, "SELECT prompt_ids FROM calls")  # so that this test could fail
+
+
+def test_asking_for_one_rollout_filters_below_the_tree(run: SyntheticRun) -> None:
+    run.rollout()
+    plan = explain(connect(run.store_root), f"SELECT prompt_ids FROM calls WHERE rollout_id = '{ROLLOUT}'")
+    assert plan.count(f"rollout_id = '{ROLLOUT}'") >= 2
+
+
+def explain(con: duckdb.DuckDBPyConnection, sql: str) -> str:
+    return str(con.execute(f"EXPLAIN {sql}").fetchall()[0][1])
+
+
+def test_tokens_are_each_path_in_order_with_what_was_sampled(run: SyntheticRun) -> None:
+    run.rollout(turns=4)
+    last = run.truth.calls[ROLLOUT][-1]
+    path = [*(run.truth.prompts[last] or []), *run.truth.answers[last]]
+    found = rows(run, "SELECT * FROM tokens ORDER BY position")
+    assert [row["token_id"] for row in found] == path
+    assert [row["position"] for row in found] == list(range(len(path)))
+    assert [row["text"] for row in found] == [f"t{token}" for token in path]
+    mask = rows(run, "SELECT loss_mask FROM samples")[0]["loss_mask"]
+    assert [int(row["sampled"]) for row in found] == mask
+    for row in found:
+        assert (row["logprob"] is not None) == row["sampled"]
+        assert row["weight_version"] == ("w1" if row["sampled"] else None)
+
+
+def test_a_token_carries_the_weights_that_sampled_it(run: SyntheticRun) -> None:
+    run.call(
+        ROLLOUT, sampled=5, weight_version_min="a", weight_version_max="c", versions=[[0, "a"], [2, "b"], [4, "c"]]
+    )
+    found = rows(run, "SELECT weight_version FROM tokens WHERE sampled ORDER BY position")
+    assert [row["weight_version"] for row in found] == ["a", "a", "b", "b", "c"]
+
+
+def test_tokens_without_a_vocabulary_have_ids_and_no_text(run: SyntheticRun) -> None:
+    run.call(ROLLOUT)
+    (run.store_root / "vocab" / "v1.jsonl").unlink()
+    assert one(run, "SELECT count(*) FROM tokens WHERE text IS NULL") == 80
+
+
+def test_messages_are_what_each_call_added_with_long_texts_resolved(run: SyntheticRun) -> None:
+    long = "long text " * 1000
+    blob = run.recorder.blob(long)
+    tool_calls = [{"id": "1", "name": "sh", "arguments": "{broken"}]
+    messages = [
+        {"position": 0, "role": "system", "text": None, "text_blob": blob},
+        {"position": 1, "role": "user", "text": "[red]hi[/red]"},
+        {
+            "position": 2,
+            "role": "assistant",
+            "text": "",
+            "tool_calls": [{"id": "1", "name": "sh", "arguments": "{broken"}],
+        },
+    ]
+    run.call(ROLLOUT, messages=messages)
+    found = rows(run, "SELECT position, role, text, tool_calls FROM messages ORDER BY position")
+    assert [row["text"] for row in found] == [long, "[red]hi[/red]", ""]
+    assert found[2]["tool_calls"] == tool_calls
+
+
+def test_a_blob_written_by_two_writers_is_one_blob(run: SyntheticRun) -> None:
+    assert run.recorder.blob("same") == run.orchestrator.blob("same")
+    blob = run.recorder.blob("same")
+    run.call(ROLLOUT, messages=[{"position": 0, "role": "user", "text": None, "text_blob": blob}])
+    assert rows(run, "SELECT text FROM messages") == [{"text": "same"}]
+    assert one(run, "SELECT count(*) FROM blobs") == 1
+
+
+def test_a_sample_has_the_reward_of_the_latest_attempt_and_earlier_attempts_are_dropped(run: SyntheticRun) -> None:
+    run.state(ROLLOUT, "running", 0)
+    first = run.call(ROLLOUT, attempt=0)
+    run.sample(ROLLOUT, [first], attempt=0)
+    run.state(ROLLOUT, "error", 0, error_class="sandbox")
+    run.state(ROLLOUT, "running", 1)
+    second = run.call(ROLLOUT, attempt=1)
+    run.sample(ROLLOUT, [second], attempt=1)
+    run.orchestrator.append("grade", rollout_id=ROLLOUT, attempt=1, reward=0.25)
+    run.state(ROLLOUT, "done", 1)
+    assert rows(run, "SELECT attempt, reward, call_ids, task, harness FROM samples") == [
+        {"attempt": 1, "reward": 0.25, "call_ids": [second], "task": "t", "harness": "react"}
+    ]
+    assert rows(run, "SELECT attempt, state, reward, calls FROM rollouts") == [
+        {"attempt": 1, "state": "done", "reward": 0.25, "calls": 1}
+    ]
+    assert rows(run, "SELECT attempt, state, error_class FROM attempts ORDER BY attempt") == [
+        {"attempt": 0, "state": "error", "error_class": "sandbox"},
+        {"attempt": 1, "state": "done", "error_class": None},
+    ]
+
+
+def test_a_rollout_counts_its_calls_tokens_and_times(run: SyntheticRun) -> None:
+    run.rollout(turns=3, reward=0.5)
+    (row,) = rows(run, "SELECT * FROM rollouts")
+    assert (row["calls"], row["completion_tokens"], row["samples"]) == (3, 90, 1)
+    assert row["prompt_tokens"] == sum(len(prompt or []) for prompt in run.truth.prompts.values())
+    assert row["queued_at"] <= row["started_at"] <= row["ended_at"]
+    assert row["exit_code"] == 0
+
+
+def test_a_call_that_was_aborted_is_open_or_lost_is_visible(run: SyntheticRun) -> None:
+    opened = {"dialect": "chat", "mode": "train", "stream": False}
+    for call in ("c1", "c2"):
+        run.recorder.append("call.open", rollout_id=ROLLOUT, attempt=0, call_id=call, **opened)
+    run.recorder.append("call.abort", rollout_id=ROLLOUT, attempt=0, call_id="c1", error_class="policy", detail="gone")
+    sql = "SELECT call_id, state, dialect, error_class FROM calls ORDER BY call_id"
+    assert rows(run, sql) == [
+        {"call_id": "c1", "state": "aborted", "dialect": "chat", "error_class": "policy"},
+        {"call_id": "c2", "state": "open", "dialect": "chat", "error_class": None},
+    ]
+    run.recorder.close()
+    assert rows(run, "SELECT state FROM calls WHERE call_id = 'c2'") == [{"state": "lost"}]
+
+
+def test_states_are_honest_when_the_orchestrator_dies(run: SyntheticRun) -> None:
+    run.state(ROLLOUT, "running")
+    assert one(run, "SELECT state FROM runs") == "running"
+    assert one(run, "SELECT state FROM rollouts") == "running"
+    run.orchestrator.close()  # without run.end; the recorder still lives
+    assert one(run, "SELECT state FROM runs") == "interrupted"
+    assert one(run, "SELECT state FROM rollouts") == "lost"
+
+
+@pytest.mark.parametrize("state", ["done", "failed", "error", "cancelled"])
+def test_a_run_that_ended_says_how(run: SyntheticRun, state: str) -> None:
+    run.end(state)
+    assert one(run, "SELECT state FROM runs") == state
+
+
+def test_a_state_written_late_does_not_move_a_rollout_back(run: SyntheticRun) -> None:
+    for state in ("running", "done", "grading"):
+        run.state(ROLLOUT, state)
+    assert one(run, "SELECT state FROM rollouts") == "done"
+
+
+def test_grades_egress_metrics_refusals_and_fingerprints(run: SyntheticRun) -> None:
+    at = {"rollout_id": ROLLOUT, "attempt": 0}
+    run.orchestrator.append("grade", **at, reward=1.0, details={"passed": ["a"]})
+    run.recorder.append("egress", **at, host="example.com", port=443, decision="refuse", rule="proxy-only")
+    run.recorder.append("call.refused", **at, error_class="sealed", detail="late")
+    run.recorder.append("sample.refused", **at, call_ids=["c"], reason="bad_logprob")
+    run.orchestrator.append("metric", step=3, name="reward", value=0.5)
+    run.orchestrator.append("harness.fingerprint", harness="pi", version="1", fingerprint={"tools": 4})
+    assert rows(run, "SELECT reward, details FROM grades") == [{"reward": 1.0, "details": '{"passed":["a"]}'}]
+    assert rows(run, "SELECT host, port, decision FROM egress") == [
+        {"host": "example.com", "port": 443, "decision": "refuse"}
+    ]
+    assert rows(run, "SELECT what, reason, call_ids FROM refused ORDER BY what") == [
+        {"what": "call", "reason": "sealed", "call_ids": None},
+        {"what": "sample", "reason": "bad_logprob", "call_ids": ["c"]},
+    ]
+    assert rows(run, "SELECT step, name, value FROM metrics") == [{"step": 3, "name": "reward", "value": 0.5}]
+    assert rows(run, "SELECT fingerprint->>'tools' AS tools FROM harnesses") == [{"tools": "4"}]
+
+
+def test_the_wire_bodies_can_be_asked_into(run: SyntheticRun) -> None:
+    run.call(ROLLOUT, text="what is in x")
+    sql = "SELECT request->>'$.messages[0].content' AS text, response->>'id' = call_id AS same FROM calls"
+    assert rows(run, sql) == [{"text": "what is in x", "same": True}]

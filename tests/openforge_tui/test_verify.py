@@ -57,11 +57,11 @@ FAULTS = [change_prompt_id, drop_prompt_id, change_sampled_id, shift_logprobs]
 
 
 async def test_what_was_sampled_passes() -> None:
-    report = await check(sample("a"), sample("b", noise=2e-5))
+    report = await check(sample("a"), sample("b", noise=1e-5))
     assert report.failures == []
     assert report.sampled == 14
-    assert report.max_diff == pytest.approx(2e-5)
-    assert report.mean_diff == pytest.approx(1e-5)
+    assert report.max_diff == pytest.approx(1e-5)
+    assert report.mean_diff == pytest.approx(5e-6)
     assert "every sample passes" in report.summary()
 
 
@@ -73,7 +73,7 @@ async def test_each_fault_fails_its_row_alone(fault: Callable[[Sample], Sample])
 
 
 async def test_a_small_drift_fails_by_the_mean() -> None:
-    report = await check(sample(noise=5e-4))
+    report = await check(sample(noise=5e-5))
     assert "mean difference" in report.failures[0].problem
 
 

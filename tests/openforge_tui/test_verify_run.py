@@ -61,7 +61,6 @@ async def test_vllm_finds_each_fault(demo_run: DemoRun, starter_server: str, fau
     finally:
         await engine.close()
     assert [row.sample_id for row in report.failures] == [sample.sample_id for sample in bad]
-    assert all((row.max_diff or 0) > 1e-2 for row in report.failures), "no close call"
 
 
 def journal(store_root: Path, **config: object) -> JournalWriter:

@@ -1,11 +1,11 @@
 """Proof that what would be trained is what was sampled: score each sample's ids again and compare the logprobs.
 
-A wrong prompt id, a lost one, a wrong sampled id or shifted logprobs all make the recomputed numbers differ by far more
-than arithmetic does. How much arithmetic differs depends on the dtype (decoding and prefill run other kernels). Measured
-in float32: at most 3e-5, mean 6e-6. How much a fault differs depends on the policy: one that is nearly sure of every
-token, such as the starter, moves by as little as 2e-4 for one wrong prompt id, and what lies beyond its attention window
-moves nothing. The float32 limits lie between the two. In bfloat16 one wrong prompt id is near the noise, so that answer
-is called weak. Knows samples and a scorer; not where either comes from.
+A wrong prompt id, a lost one, a wrong sampled id or shifted logprobs all make the recomputed numbers differ by far
+more than arithmetic does. How much arithmetic differs depends on the dtype (decoding and prefill run other kernels):
+in float32 at most 3e-5 was measured, mean 6e-6. How much a fault differs depends on the policy: one that is nearly sure
+of every token, such as the starter, moves by as little as 2e-4 for one wrong prompt id, and what lies beyond its
+attention window moves nothing. The float32 limits lie between the two. In bfloat16 one wrong prompt id is near the
+noise, so that answer is called weak. Knows samples and a scorer; not where either comes from.
 """
 
 import asyncio

@@ -17,11 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
-from cluster.runner import run_program
+from openforge.cache import cache_dir
 from openforge.errors import InfraError, UsageError
 from openforge.harness import HarnessManifest
+from openforge.program import run_program
 
 Say = Callable[[str], None]
 _NPM_S = 900.0
@@ -35,10 +34,6 @@ class Installed:
     root: Path
     bin: str
     node: Path | None
-
-
-def cache_dir() -> Path:
-    return Path(os.environ.get("OPENFORGE_CACHE") or platformdirs.user_cache_dir("openforge")).absolute()
 
 
 def harness_dir(manifest: HarnessManifest) -> Path:
@@ -76,13 +71,13 @@ def _bin(manifest: HarnessManifest) -> str:
 
 def _npm(stage: Path, packages: tuple[str, ...], node: Path | None) -> None:
     npm = _npm_command()
-    run_program(
-        [npm, "install", "--no-audit", "--no-fund", "--prefix", str(stage), *packages], timeout_s=_NPM_S, env=_env(node)
-    )
+    argv = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(stage), *packages]
+    run_program(argv, step=f"installing {' '.join(packages)}", timeout_s=_NPM_S, env=_env(node))
 
 
 def _pip(stage: Path, packages: tuple[str, ...], node: Path | None) -> None:
-    run_program([sys.executable, "-m", "pip", "install", "--target", str(stage / "site"), *packages], timeout_s=_NPM_S)
+    argv = [sys.executable, "-m", "pip", "install", "--target", str(stage / "site"), *packages]
+    run_program(argv, step=f"installing {' '.join(packages)}", timeout_s=_NPM_S)
 
 
 def _verify(manifest: HarnessManifest, stage: Path, node: Path | None) -> None:
@@ -91,7 +86,13 @@ def _verify(manifest: HarnessManifest, stage: Path, node: Path | None) -> None:
         return
     command = [str(stage / _bin(manifest)), *spec.check]
     with tempfile.TemporaryDirectory(prefix="openforge-check-") as home:
-        output = run_program(command, timeout_s=_CHECK_S, env={**_env(node), "HOME": home}, cwd=Path(home))
+        output = run_program(
+            command,
+            step=f"checking {manifest.name}",
+            timeout_s=_CHECK_S,
+            env={**_env(node), "HOME": home},
+            cwd=Path(home),
+        )
     if manifest.version not in output:
         raise InfraError(
             f"{manifest.name}: asked for {manifest.version}, but {spec.bin} says {output.strip()[:200]!r}",
@@ -115,10 +116,9 @@ def _install_node(version: str, say: Say) -> Path:
                 say(f"fetching node {version} from npm into {target}")
                 npm = _npm_command()
                 argv = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(stage)]
-                run_program([*argv, f"{package}@{version}"], timeout_s=_NPM_S)
-                printed = run_program(
-                    [str(stage / "node_modules" / package / "bin" / "node"), "--version"], timeout_s=_CHECK_S
-                )
+                run_program([*argv, f"{package}@{version}"], step=f"fetching node {version}", timeout_s=_NPM_S)
+                node = str(stage / "node_modules" / package / "bin" / "node")
+                printed = run_program([node, "--version"], step="checking node", timeout_s=_CHECK_S)
                 if not printed.startswith(f"v{version}"):
                     raise InfraError(f"npm gave node {printed.strip()}, not {version}")
                 stage.rename(target)
@@ -136,8 +136,7 @@ def _npm_command() -> str:
 
 
 def _env(node: Path | None) -> dict[str, str]:
-    path = os.environ.get("PATH", os.defpath)
-    return {**os.environ, "PATH": f"{node / 'bin'}:{path}" if node else path}
+    return {"PATH": f"{node / 'bin'}:{os.environ.get('PATH', os.defpath)}"} if node else {}
 
 
 @contextmanager

@@ -13,10 +13,10 @@ from typing import Any
 
 from cluster.attempt import RolloutSpec
 from cluster.http import HttpFace
-from cluster.install import cache_dir
 from cluster.orchestrator import OnEvent, Orchestrator, Rollout
 from cluster.policy_server import Serving, use_policy_server
 from cluster.runtimes.process import ProcessRuntime
+from openforge.cache import cache_dir
 from openforge.config.models import Config, size_bytes
 from openforge.errors import UsageError
 from openforge.harness import load_harness

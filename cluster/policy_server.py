@@ -24,7 +24,7 @@ from typing import IO
 
 import aiohttp
 
-from cluster.install import cache_dir
+from openforge.cache import cache_dir
 from openforge.errors import InfraError
 
 Say = Callable[[str], None]

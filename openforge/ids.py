@@ -48,7 +48,7 @@ def new_call_id() -> CallId:
 
 
 def new_recorder_id(role: str) -> RecorderId:
-    """One per process start, so that no journal file ever has two writers. `role` is e.g. `recorder` or `orchestrator`."""
+    """One per process start, so that no journal file has two writers. `role` is e.g. `recorder` or `orchestrator`."""
     return RecorderId(f"{role}-{_base32(secrets.randbits(30), 6)}")
 
 
@@ -64,12 +64,14 @@ def split_rollout_id(text: str) -> RolloutParts:
     """The inverse of `rollout_id`; raises UsageError when `text` is not one."""
     parts = text.split(".")
     if len(parts) != 4 or not parts[3].isdigit():
-        raise UsageError(f"{text!r} is not a rollout id", hint="a rollout id looks like RUN.TASK.HARNESS.SAMPLE; see `openforge rollouts`")
+        raise UsageError(
+            f"{text!r} is not a rollout id", hint="they look like RUN.TASK.HARNESS.SAMPLE: openforge rollouts"
+        )
     return RolloutParts(RunId(parts[0]), parts[1], parts[2], int(parts[3]))
 
 
 def resolve_run(text: str, known: Iterable[str]) -> RunId:
-    """The run a person meant: an id, a unique prefix of one, or `latest`. Raises UsageError with what to type instead."""
+    """The run a person meant: an id, a unique prefix of one, or `latest`; UsageError says what to type instead."""
     runs = sorted(known)
     if not runs:
         raise UsageError("there are no runs yet", hint="start one with `openforge demo` or `openforge run`")
@@ -81,5 +83,6 @@ def resolve_run(text: str, known: Iterable[str]) -> RunId:
     if len(hits) == 1:
         return RunId(hits[0])
     if hits:
-        raise UsageError(f"{text!r} could be {', '.join(hits[:4])}{' …' if len(hits) > 4 else ''}", hint="type more of the id")
+        some = ", ".join(hits[:4]) + (" …" if len(hits) > 4 else "")
+        raise UsageError(f"{text!r} could be {some}", hint="type more of the id")
     raise UsageError(f"no run is called {text!r}", hint="`openforge runs` lists them; `latest` is the newest")

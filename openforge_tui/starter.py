@@ -23,7 +23,7 @@ from openforge.store.export import export
 from openforge_tui.cli.output import run_async
 from openforge_tui.policies import starter_description, starter_lessons, starter_place
 from openforge_tui.teacher import teacher
-from trainer.cache import building
+from openforge.cache import building
 from trainer.sft import Step
 from trainer.starter.base import qwen3_tokenizer
 from trainer.starter.recipe import Recipe

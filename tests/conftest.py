@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import platformdirs
 import pytest
+
+from openforge import cache
 
 _LOCAL = ("127.", "::1", "0.0.0.0", "localhost")
 _connect = socket.socket.connect
@@ -50,7 +51,7 @@ def _no_settings_leak(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def cache_dir() -> Path:
     """The shared cache: harnesses, tokenizers, policies. Tests read it; what they make goes to tmp_path."""
-    return Path(os.environ.get("OPENFORGE_CACHE") or platformdirs.user_cache_dir("openforge"))
+    return cache.cache_dir()
 
 
 @pytest.fixture(scope="session")

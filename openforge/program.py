@@ -1,13 +1,14 @@
-"""Runs a program that the trainer needs (npm, uv, veRL): an argument list, no shell, its lines as they come.
+"""Runs a program to its end (npm, uv, pip, veRL): an argument list, no shell, its lines as they come.
 
-Knows nothing about what the programs do; whoever calls names the step for the error message.
+Knows nothing about what the programs do; whoever calls names the step for the error message. Rollouts do not run
+through here (they have sandboxes), nor do servers.
 """
 
 import ctypes
 import os
 import signal
 import subprocess
-from collections import deque
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -21,16 +22,17 @@ def run_program(
     argv: Sequence[str],
     *,
     step: str,
+    timeout_s: float | None = None,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     on_line: Callable[[str], None] = lambda line: None,
-) -> None:
-    """Run `argv` to its end with `env` added to ours, handing over each line of its output (both streams together).
+) -> str:
+    """Run `argv` to its end with `env` added to ours; returns its output (both streams together, as its lines came).
 
-    Raises InfraError with the last lines when the program is missing or its exit code is not 0. The program is stopped
-    when the caller is interrupted.
+    Raises InfraError with the last lines when the program is missing, its exit code is not 0 or it takes longer than
+    `timeout_s`. The program and what it started are stopped when the caller is interrupted, and die with us.
     """
-    tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    lines: list[str] = []
     try:
         process = subprocess.Popen(
             argv,
@@ -44,18 +46,30 @@ def run_program(
             start_new_session=True,  # Ctrl-C is ours to pass on, once
             preexec_fn=_end_with_parent,
         )
-    except FileNotFoundError as error:
-        raise InfraError(f"{step}: {argv[0]} is not installed", hint="openforge doctor") from error
+    except OSError as error:
+        raise InfraError(f"{step}: cannot run {argv[0]}: {error.strerror}", hint="openforge doctor") from error
+    late = threading.Event()
+
+    def give_up() -> None:
+        late.set()
+        _stop(process)
+
+    timer = threading.Timer(timeout_s or 0, give_up)
+    if timeout_s is not None:
+        timer.start()
     try:
         assert process.stdout is not None
         for line in process.stdout:
-            tail.append(line.rstrip())
+            lines.append(line.rstrip())
             on_line(line.rstrip())
         code = process.wait()
     finally:
+        timer.cancel()
         _stop(process)
     if code != 0:
-        raise InfraError(f"{step}: {Path(argv[0]).name} ended with exit code {code}\n" + "\n".join(tail))
+        how = f"did not end in {timeout_s:g} s" if late.is_set() else f"ended with exit code {code}"
+        raise InfraError(f"{step}: {Path(argv[0]).name} {how}\n" + "\n".join(lines[-_TAIL_LINES:]))
+    return "\n".join(lines)
 
 
 def _end_with_parent() -> None:

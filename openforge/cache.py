@@ -1,4 +1,4 @@
-"""Where made models and fetched tokenizers live: `OPENFORGE_CACHE`, else the user's cache folder.
+"""Where harnesses, tokenizers and made policies live: `OPENFORGE_CACHE`, else `openforge` in the user's cache folder.
 
 A folder appears in the cache whole or not at all: it is built beside its place and then renamed.
 """
@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from platformdirs import user_cache_dir
-
 
 def cache_dir() -> Path:
-    return Path(os.environ.get("OPENFORGE_CACHE") or user_cache_dir("openforge")).expanduser().resolve()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.environ.get("OPENFORGE_CACHE") or Path(base, "openforge")).expanduser().resolve()
 
 
 def policies_dir() -> Path:

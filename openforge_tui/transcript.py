@@ -18,6 +18,8 @@ from rich.text import Text
 from openforge.store.transcript import Row, Transcript, Turn
 
 CUT = 2000  # characters of a message shown unless all are asked for
+SYSTEM_CUT = 400  # of a system prompt: the same in every rollout, and seldom what one came to read
+TOKENS_CUT = 120  # tokens of a stretch that was not sampled
 _ROLES = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
 _STATES = {"done": "green", "failed": "yellow", "error": "red", "lost": "red", "cancelled": "yellow"}
 _CONTINUES = ("root", "append")
@@ -81,7 +83,7 @@ def _turn(turn: Turn, *, color: bool, tokens: bool, full: bool) -> Iterator[Rend
         yield from _message(message, full=full)
     if tokens:
         yield Text("tokens", "bold")
-        yield _tokens(turn.tokens, color=color)
+        yield _tokens(turn.tokens, color=color, full=full)
 
 
 def _call_line(call: Row) -> Text:
@@ -112,7 +114,7 @@ def _message(message: Row, *, full: bool) -> Iterator[RenderableType]:
     if message["reasoning"]:
         yield _indented(_cut(message["reasoning"], full), "dim italic")
     if message["text"]:
-        yield _indented(_cut(message["text"], full))
+        yield _indented(_cut(message["text"], full, SYSTEM_CUT if role == "system" else CUT))
     for call in message["tool_calls"] or ():
         line = Text("→ ", "green").append(visible(call["name"]), "bold").append(f" {_cut(call['arguments'], full)}")
         yield Padding(line, (0, 0, 0, 2))
@@ -122,14 +124,19 @@ def _indented(text: str, style: str = "") -> Padding:
     return Padding(Text(text, style), (0, 0, 0, 2))
 
 
-def _cut(text: str, full: bool) -> str:
-    if full or len(text) <= CUT:
+def _cut(text: str, full: bool, most: int = CUT) -> str:
+    if full or len(text) <= most:
         return visible(text)
-    return f"{visible(text[:CUT])} … {len(text) - CUT} more characters; --full shows them"
+    return f"{visible(text[:most])} … {len(text) - most} more characters; --full shows them"
 
 
-def _tokens(rows: list[Row], *, color: bool) -> Padding:
+def _tokens(rows: list[Row], *, color: bool, full: bool) -> Padding:
     text = Text()
+    given = next((n for n, row in enumerate(rows) if row["sampled"]), len(rows))
+    if not full and given > TOKENS_CUT:
+        skipped = given - TOKENS_CUT
+        text.append(f"… {skipped} prompt tokens; --full shows them …\n", "dim italic")
+        rows = rows[skipped:]
     for row in rows:
         piece = f"<{row['token_id']}>" if row["text"] is None else visible(row["text"])
         piece = piece.replace("\n", "⏎\n")

@@ -140,7 +140,7 @@ class Ledger:
 
     def _request(self, rollout: Rollout, request: Request, parent: Turn | None) -> tuple[dict[str, Any], "array[int]"]:
         items = request.wire.get(request.history)
-        raws = [orjson.dumps(item) for item in items] if isinstance(items, list) else []
+        raws = [_dumps(item) for item in items] if isinstance(items, list) else []
         digests = array("q", map(hash, raws))
         shared = _common(digests, rollout.items.get(parent.call_id, digests[:0])) if parent else 0
         stored = {key: self._small(value) for key, value in request.wire.items() if key != request.history}
@@ -155,7 +155,7 @@ class Ledger:
     def _small(self, value: Any, raw: bytes | None = None) -> Any:
         if isinstance(value, int | float | None):
             return value
-        raw = orjson.dumps(value) if raw is None else raw
+        raw = _dumps(value) if raw is None else raw
         return value if len(raw) <= _SMALL else {"$blob": self.journal.blob(raw)}
 
     def _response(self, body: bytes) -> Any:
@@ -186,18 +186,17 @@ class Ledger:
         return row
 
 
-def check_depth(request: Request) -> None:
-    """Refuse a body that could be read but not stored (orjson reads 1,024 levels and writes 254)."""
-    try:
-        orjson.dumps(request.wire)
-    except TypeError:
-        raise bad("the body is nested too deep") from None
-
-
 def overridden(asked: dict[str, Any], given: dict[str, Any]) -> dict[str, Any] | None:
     """What the harness asked for and was not given."""
     left = {key: value for key, value in asked.items() if given.get(key) != value and (key, value) not in _HARMLESS}
     return left or None
+
+
+def _dumps(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # orjson reads 1,024 levels and writes 254
+        raise bad("the body is nested too deep") from None
 
 
 def _common(ours: "array[int]", theirs: "array[int]") -> int:

@@ -6,7 +6,9 @@ and only what is new is encoded. Whole renders (first calls and forks) run in a 
 
 import asyncio
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 from openforge.errors import ConfigError
@@ -39,6 +41,8 @@ class Prompt(NamedTuple):
 class Prompts:
     def __init__(self, renderer: Renderer | None) -> None:
         self._renderer = renderer
+        # one thread: rendering is half Python, and several such threads would keep the event loop from its turn
+        self._thread = ThreadPoolExecutor(1, "render")
         self.full_renders = 0
         self.bridges = 0
 
@@ -57,10 +61,13 @@ class Prompts:
                     return _prompt(match, array("i", ids))
                 match = match.fork(ids)
             self.full_renders += 1
-            whole = await asyncio.to_thread(renderer.first, match.messages, request.tools)
+            whole = await self._apart(renderer.first, match.messages, request.tools)
         except ConfigError as problem:
             raise WireError(400, "unsupported_conversation", problem.summary) from problem
         return _prompt(match, array("i", whole))
+
+    async def _apart[**P, R](self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *args, **kwargs))
 
     async def _continue(self, renderer: Renderer, match: Match, tools: Sequence[Tool]) -> list[int] | Break:
         before: list[int] = []
@@ -75,7 +82,7 @@ class Prompts:
             answer = match.parent.answer_ids.tolist()
             tail = _prompt_tail(match.parent)
         if sum(_size(message) for message in new) > _INLINE:
-            added = await asyncio.to_thread(renderer.bridge, tail, answer, new, tools)
+            added = await self._apart(renderer.bridge, tail, answer, new, tools)
         else:
             added = renderer.bridge(tail, answer, new, tools)
         if isinstance(added, Break):

@@ -1,6 +1,7 @@
 """One recorder process: everything put together, started, watched and stopped in one event loop."""
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
@@ -23,6 +24,7 @@ from mitmproxy.options import Options
 
 from openforge.errors import InfraError
 from openforge.ids import RunId, new_recorder_id
+from openforge.journal.records import JournalError
 from openforge.journal.writer import JournalWriter
 from proxy_addons import ca
 from proxy_addons.addon import Addon
@@ -42,6 +44,8 @@ from proxy_addons.train import Train
 log = logging.getLogger("openforge.recorder")
 
 _DAY_S = 86_400
+_GC_EVERY = 20_000  # objects; a long request alone makes a thousand, and nearly all die with it
+_SWITCH_S = 0.001  # how long the rendering thread may hold the interpreter while the loop waits
 
 
 class Lag:
@@ -134,8 +138,6 @@ class Recorder:
         recorder_id = new_recorder_id("recorder")
         interval_s = 0.0 if config.durability == "fsync" else 1.0
         journal = JournalWriter(config.run_dir, recorder_id, RunId(config.run_id), fsync_interval_s=interval_s)
-        if renderer is not None:
-            journal.append("vocab", hash=write_vocab(renderer, config.run_dir.parent.parent / "vocab"))
         parts = assemble(config, renderer, journal, self._lag)
         runners = [
             web.AppRunner(parts.site.app(), handler_cancellation=True, access_log=None, shutdown_timeout=1),
@@ -151,8 +153,7 @@ class Recorder:
         stopping = asyncio.create_task(self._stop.wait())
         try:
             proxy_port = await _proxy_port(master, proxying)
-            gc.collect()
-            gc.freeze()  # what start-up made stays; collecting it again and again would stall the loop
+            _settle()
             announce(
                 {
                     "ready": True,
@@ -164,6 +165,8 @@ class Recorder:
                     "pid": os.getpid(),
                 }
             )
+            if renderer is not None:
+                await self._name_tokens(renderer, journal)
             await asyncio.wait({stopping, proxying}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for rollout in parts.registry:
@@ -184,10 +187,29 @@ class Recorder:
             return None
         return load_renderer(config.model_dir, config.renderer, config.enable_thinking)
 
+    async def _name_tokens(self, renderer: Renderer, journal: JournalWriter) -> None:
+        """What each id says, for people who ask the store. Nothing waits for it."""
+        try:
+            name = await asyncio.to_thread(write_vocab, renderer, self._config.run_dir.parent.parent / "vocab")
+            journal.append("vocab", hash=name)
+        except (OSError, JournalError) as problem:
+            log.warning("the vocabulary is not in the store: %s", problem)
+
     def _await_parent(self, loop: asyncio.AbstractEventLoop) -> None:
         while sys.stdin.buffer.read(1 << 16):
             pass
         loop.call_soon_threadsafe(self._stop.set)
+
+
+def _settle() -> None:
+    """What start-up made stays: collecting it again and again would stall the loop, and what it freed goes back."""
+    sys.setswitchinterval(_SWITCH_S)
+    gc.set_threshold(_GC_EVERY)
+    gc.collect()
+    gc.freeze()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
 
 
 async def _listen(runner: web.AppRunner, host: str, port: int) -> int:

@@ -19,7 +19,7 @@ from openforge.ids import new_call_id
 from proxy_addons.dialects import DIALECTS
 from proxy_addons.dialects.base import KEEP_ALIVE, Dialect, Request, WireError, openai_error
 from proxy_addons.engines.base import EngineError
-from proxy_addons.ledger import Ledger, check_depth
+from proxy_addons.ledger import Ledger
 from proxy_addons.record import Head, Record
 from proxy_addons.rollouts import Call, Registry, Rollout
 from proxy_addons.train import Train
@@ -117,7 +117,6 @@ class Site:
         if isinstance(self._answering, Record):
             return await _Relay(self, request, caller, dialect, body).run(self._answering)
         asked = dialect.read_request(body)
-        check_depth(asked)
         call = self.admit(caller, dialect, asked.stream, asked.model)
         call.task = asyncio.create_task(self._answer(self._answering, rollout, call, dialect, asked, body))
         try:

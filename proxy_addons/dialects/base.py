@@ -128,13 +128,13 @@ def as_list(value: Any, where: str) -> list[Any]:
     return value
 
 
-def as_text(value: Any, where: str) -> str:
-    """A string; null counts as empty."""
+def as_text(value: Any, where: str, field: str = "") -> str:
+    """A string; null counts as empty. `where` and `field` are joined only to complain: this runs per message."""
+    if isinstance(value, str):
+        return value
     if value is None:
         return ""
-    if not isinstance(value, str):
-        raise bad(f"{where} must be a string")
-    return value
+    raise bad(f"{where}{field} must be a string")
 
 
 def as_count(value: Any, where: str) -> int | None:
@@ -156,10 +156,13 @@ def as_arguments(value: Any, where: str) -> str:
         raise bad(f"{where} is nested too deep") from None
 
 
-def join_parts(content: Any, where: str, between: str = "\n") -> str:
+def join_parts(content: Any, where: str, field: str, between: str = "\n") -> str:
     """The text of a string or of a list of text parts. A part that is no text is refused by name, never dropped."""
-    if content is None or isinstance(content, str):
-        return content or ""
+    if isinstance(content, str):
+        return content
+    if content is None:
+        return ""
+    where += field
     texts = []
     for index, part in enumerate(as_list(content, where)):
         if isinstance(part, str):

@@ -118,15 +118,15 @@ def _read_tools(wire: dict[str, Any]) -> tuple[tuple[Tool, ...], dict[str, ToolO
 
 def _read_message(value: Any, where: str) -> Message:
     item = base.as_object(value, where)
-    role = ROLES.get(base.as_text(item.get("role"), f"{where}.role"))
+    role = ROLES.get(base.as_text(item.get("role"), where, ".role"))
     if role is None:
         raise bad(f"{where}.role is {item.get('role')!r}")
-    text = base.join_parts(item.get("content"), f"{where}.content", "" if role == "assistant" else "\n")
+    text = base.join_parts(item.get("content"), where, ".content", "" if role == "assistant" else "\n")
     if role == "tool":
-        return Message(role, text, tool_call_id=base.as_text(item.get("tool_call_id"), f"{where}.tool_call_id"))
+        return Message(role, text, tool_call_id=base.as_text(item.get("tool_call_id"), where, ".tool_call_id"))
     if role != "assistant":
         return Message(role, text)
-    refusal = base.as_text(item.get("refusal"), f"{where}.refusal")
+    refusal = base.as_text(item.get("refusal"), where, ".refusal")
     return Message(role, text or refusal, _reasoning(item), _read_calls(item, where))
 
 
@@ -140,17 +140,17 @@ def _read_calls(item: dict[str, Any], where: str) -> tuple[ToolCall, ...]:
     for index, value in enumerate(base.as_list(item.get("tool_calls"), f"{where}.tool_calls")):
         spot = f"{where}.tool_calls[{index}]"
         call = base.as_object(value, spot)
-        call_id = base.as_text(call.get("id"), f"{spot}.id")
+        call_id = base.as_text(call.get("id"), spot, ".id")
         if call.get("type") == "custom":
             inner = base.as_object(call.get("custom"), f"{spot}.custom")
-            arguments = base.custom_arguments(base.as_text(inner.get("input"), f"{spot}.input"))
+            arguments = base.custom_arguments(base.as_text(inner.get("input"), spot, ".input"))
         else:
             inner = base.as_object(call.get("function"), f"{spot}.function")
             arguments = base.as_arguments(inner.get("arguments"), f"{spot}.arguments")
-        calls.append(ToolCall(call_id, base.as_text(inner.get("name"), f"{spot}.name"), arguments))
+        calls.append(ToolCall(call_id, base.as_text(inner.get("name"), spot, ".name"), arguments))
     if item.get("function_call") is not None:  # the form before tools; still sent by old clients
         inner = base.as_object(item["function_call"], f"{where}.function_call")
-        name = base.as_text(inner.get("name"), f"{where}.function_call.name")
+        name = base.as_text(inner.get("name"), where, ".function_call.name")
         calls.append(ToolCall("", name, base.as_arguments(inner.get("arguments"), where)))
     return tuple(calls)
 

@@ -98,19 +98,19 @@ def read_items(items: list[Any]) -> list[Message]:
     for index, value in enumerate(items):
         where = f"input[{index}]"
         item = base.as_object(value, where)
-        kind = base.as_text(item.get("type"), f"{where}.type") or "message"
-        role = ROLES.get(base.as_text(item.get("role"), f"{where}.role")) if kind == "message" else None
+        kind = base.as_text(item.get("type"), where, ".type") or "message"
+        role = ROLES.get(base.as_text(item.get("role"), where, ".role")) if kind == "message" else None
         if kind in CALLS or kind == "reasoning" or role == "assistant":
             turn.add(kind, item, where)
             continue
         messages += turn.close()
         turn = _Turn()
         if kind in OUTPUTS:
-            call_id = base.as_text(item.get("call_id"), f"{where}.call_id")
-            output = base.join_parts(item.get("output"), f"{where}.output")
+            call_id = base.as_text(item.get("call_id"), where, ".call_id")
+            output = base.join_parts(item.get("output"), where, ".output")
             messages.append(Message("tool", output, tool_call_id=call_id))
         elif role is not None:
-            messages.append(Message(role, base.join_parts(item.get("content"), f"{where}.content")))
+            messages.append(Message(role, base.join_parts(item.get("content"), where, ".content")))
         elif kind == "message":
             raise bad(f"{where}.role is {item.get('role')!r}")
         else:
@@ -130,18 +130,18 @@ class _Turn:
     def add(self, kind: str, item: dict[str, Any], where: str) -> None:
         self.started = True
         if kind == "message":
-            self.text += base.join_parts(item.get("content"), f"{where}.content", "")
+            self.text += base.join_parts(item.get("content"), where, ".content", "")
         elif kind == "reasoning":
             parts, name = (item["content"], "content") if item.get("content") else (item.get("summary"), "summary")
-            self.reasoning += base.join_parts(parts, f"{where}.{name}")
+            self.reasoning += base.join_parts(parts, where, f".{name}")
         else:
-            name = base.as_text(item.get("name"), f"{where}.name")
-            namespace = base.as_text(item.get("namespace"), f"{where}.namespace")
+            name = base.as_text(item.get("name"), where, ".name")
+            namespace = base.as_text(item.get("namespace"), where, ".namespace")
             if kind == "custom_tool_call":
-                arguments = base.custom_arguments(base.as_text(item.get("input"), f"{where}.input"))
+                arguments = base.custom_arguments(base.as_text(item.get("input"), where, ".input"))
             else:
                 arguments = base.as_arguments(item.get("arguments"), f"{where}.arguments")
-            call_id = base.as_text(item.get("call_id"), f"{where}.call_id")
+            call_id = base.as_text(item.get("call_id"), where, ".call_id")
             self.calls.append(ToolCall(call_id, f"{namespace}.{name}" if namespace else name, arguments))
 
     def close(self) -> list[Message]:
@@ -160,8 +160,8 @@ class _Catalogue:
 
     def add(self, value: Any, where: str, namespace: str = "") -> None:
         item = base.as_object(value, where)
-        kind = base.as_text(item.get("type"), f"{where}.type") or "function"
-        name = base.as_text(item.get("name"), f"{where}.name")
+        kind = base.as_text(item.get("type"), where, ".type") or "function"
+        name = base.as_text(item.get("name"), where, ".name")
         if kind == "namespace" and not namespace:
             for index, inner in enumerate(base.as_list(item.get("tools"), f"{where}.tools")):
                 self.add(inner, f"{where}.tools[{index}]", name)
@@ -174,7 +174,7 @@ class _Catalogue:
         flat = f"{namespace}.{name}" if namespace else name
         parameters = base.CUSTOM_PARAMETERS if kind == "custom" else item.get("parameters")
         parameters = base.as_object(parameters or {"type": "object", "properties": {}}, f"{where}.parameters")
-        self.tools.append(Tool(flat, base.as_text(item.get("description"), f"{where}.description"), parameters))
+        self.tools.append(Tool(flat, base.as_text(item.get("description"), where, ".description"), parameters))
         self.origins[flat] = ToolOrigin(name, namespace, kind == "custom")
 
 

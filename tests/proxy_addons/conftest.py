@@ -17,8 +17,9 @@ from proxy_addons.service import Lag, assemble
 from proxy_addons.settings import RecorderConfig
 
 sys.path.insert(0, str(Path(__file__).parent))
-from fake_engine import FakeEngine  # noqa: E402
-from recorder_desk import SECRET, Desk  # noqa: E402
+from fake_engine import FakeEngine
+from recorder_desk import SECRET, Desk
+
 
 @pytest.fixture(scope="session")
 def renderer(qwen3_dir: Path) -> Renderer:

@@ -1,5 +1,7 @@
 """What tests of the recorder hold in their hands: a recorder that is up, and a client for both of its faces."""
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,15 @@ BASH: dict[str, Any] = {
     "type": "function",
     "function": {"name": "bash", "description": "run", "parameters": {"type": "object", "properties": {}}},
 }
+
+
+async def until(condition: Callable[[], Any], limit_s: float = 10) -> Any:
+    """What `condition` gives, once it gives something; a test cannot be told of it any other way."""
+    async with asyncio.timeout(limit_s):
+        while True:
+            if found := condition():
+                return found
+            await asyncio.sleep(0.001)
 
 
 @dataclass

@@ -64,12 +64,20 @@ ROWS = [
     Row("reasoning dropped", CALL, said_with(reasoning_content=None), "append"),
     Row("text padded", CALL, lambda b, s, a: (b, {**s, "content": f"  {s['content']}\n"}, a), "append"),
     Row("null became empty", LONE, said_with(content=""), "append"),
-    Row("text as parts", CALL, lambda b, s, a: (b, {**s, "content": [{"type": "text", "text": s["content"]}]}, a), "append"),
+    Row(
+        "text as parts",
+        CALL,
+        lambda b, s, a: (b, {**s, "content": [{"type": "text", "text": s["content"]}]}, a),
+        "append",
+    ),
     Row(
         "user as parts with cache_control",
         CALL,
         lambda b, s, a: (
-            [b[0], {"role": "user", "content": [{"type": "text", "text": "go", "cache_control": {"type": "ephemeral"}}]}],
+            [
+                b[0],
+                {"role": "user", "content": [{"type": "text", "text": "go", "cache_control": {"type": "ephemeral"}}]},
+            ],
             s,
             a,
         ),
@@ -86,7 +94,12 @@ ROWS = [
     Row("results swapped", CALL + SECOND, lambda b, s, a: (b, s, a[::-1]), "append"),
     Row("text edited", CALL, said_with(content="other"), "fork:history-rewrite"),
     Row("tools changed", CALL, same, "fork:tools-changed", [BASH, {"type": "function", "function": {"name": "x"}}]),
-    Row("system changed", CALL, lambda b, s, a: ([{"role": "system", "content": "s2"}, b[1]], s, a), "fork:system-changed"),
+    Row(
+        "system changed",
+        CALL,
+        lambda b, s, a: ([{"role": "system", "content": "s2"}, b[1]], s, a),
+        "fork:system-changed",
+    ),
     Row("prefill", CALL, lambda b, s, a: (b, s, []), "fork:prefill"),
     Row(
         "foreign assistant",
@@ -155,7 +168,7 @@ async def test_m02_a_rewritten_last_answer_rolls_back_one_turn(desk: Desk) -> No
     await desk.chat(messages)
     third = desk.records("call.close")[2]
     assert third["break_reason"] == "rollback:last-assistant"
-    first, second, last = (request["prompt"] for request in desk.engine.requests)
+    _first, second, last = (request["prompt"] for request in desk.engine.requests)
     assert last[: len(second)] == second
     text = desk.parts.site._answering._renderer.tok.decode(last[len(second) :])  # type: ignore[union-attr]
     assert text == "rewritten<|im_end|>\n<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\n"

@@ -8,23 +8,18 @@ from typing import Any
 
 import aiohttp
 import pytest
-from recorder_desk import ROLLOUT, TOKEN, Desk
+from recorder_desk import ROLLOUT, TOKEN, Desk, until
 
 HI = [{"role": "user", "content": "hi"}]
 CHAT = {"model": "m", "messages": HI}
 
 
 async def asked_engine(desk: Desk, count: int = 1) -> None:
-    async with asyncio.timeout(5):
-        while len(desk.engine.requests) < count:
-            await asyncio.sleep(0)
+    await until(lambda: len(desk.engine.requests) >= count)
 
 
 async def journalled(desk: Desk, kind: str) -> dict[str, Any]:
-    async with asyncio.timeout(5):
-        while not (found := desk.records(kind)):
-            await asyncio.sleep(0)
-    return found[0]
+    return dict((await until(lambda: desk.records(kind)))[0])
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/v1/chat/completions", "/chat/completions"])
@@ -39,7 +34,8 @@ async def test_w17_a_websocket_is_refused_at_once(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    "headers", [{"authorization": f"Bearer {TOKEN}"}, {"x-api-key": TOKEN}, {"x-goog-api-key": TOKEN}, {"api-key": TOKEN}]
+    "headers",
+    [{"authorization": f"Bearer {TOKEN}"}, {"x-api-key": TOKEN}, {"x-goog-api-key": TOKEN}, {"api-key": TOKEN}],
 )
 async def test_the_api_key_says_who_calls(desk: Desk, headers: dict[str, str]) -> None:
     async with desk.http.post(f"{desk.site}/v1/chat/completions", json=CHAT, headers=headers) as answer:
@@ -48,7 +44,10 @@ async def test_the_api_key_says_who_calls(desk: Desk, headers: dict[str, str]) -
 
 async def test_s08_a_call_of_nobody_is_a_clear_401(desk: Desk) -> None:
     forged = {"x-openforge-token": TOKEN, "x-openforge-relay": "guess"}
-    for url, headers in ((f"{desk.site}/r/wrong/v1/chat/completions", {}), (f"{desk.site}/v1/chat/completions", forged)):
+    for url, headers in (
+        (f"{desk.site}/r/wrong/v1/chat/completions", {}),
+        (f"{desk.site}/v1/chat/completions", forged),
+    ):
         async with desk.http.post(url, json=CHAT, headers=headers) as answer:
             assert answer.status == 401
             assert (await answer.json())["error"]["code"] == "unknown_rollout"
@@ -64,11 +63,14 @@ async def test_side_requests_get_an_answer_that_harnesses_survive(desk: Desk) ->
             assert answer.status == 404
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"{", b"[]", b"null", b'{"messages": 5}', b'{"messages": []}', b'{"messages": [null]}', b"\xff\xfe", b"[" * 100_000]
-    + [b'{"messages": [{"role": "user", "content": ' + b'{"a":' * 600 + b"1" + b"}" * 602],
-)  # fmt: skip
+GARBAGE = [
+    *(b"", b"{", b"[]", b"null", b'{"messages": 5}', b'{"messages": []}', b'{"messages": [null]}', b"\xff\xfe"),
+    b"[" * 100_000,
+    b'{"messages": [{"role": "user", "content": ' + b'{"a":' * 600 + b"1" + b"}" * 602,
+]
+
+
+@pytest.mark.parametrize("body", GARBAGE, ids=range(len(GARBAGE)))
 async def test_garbage_is_a_400_in_the_dialects_own_words(desk: Desk, body: bytes) -> None:
     for path in ("/v1/chat/completions", "/v1/responses"):
         async with desk.http.post(f"{desk.site}/r/{TOKEN}{path}", data=body) as answer:
@@ -144,9 +146,7 @@ async def test_a_client_that_leaves_cancels_the_engine(desk: Desk) -> None:
         task = asyncio.create_task(desk.post({**CHAT, "stream": stream}))
         await asked_engine(desk, count)
         task.cancel()
-    async with asyncio.timeout(5):
-        while desk.engine.cancelled < 2:
-            await asyncio.sleep(0)
+    await until(lambda: desk.engine.cancelled == 2)
     assert (await journalled(desk, "call.abort"))["error_class"] == "client_gone"
     assert (await desk.status())["calls"] == []
     assert (await desk.seal())["samples"] == []
@@ -277,7 +277,9 @@ async def test_s05_the_control_face_answers_while_prompts_are_rendered(desk: Des
 async def test_a_full_disk_stops_admission_loudly(desk: Desk) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     used = os.fstat(desk.journal._fd).st_size
-    resource.setrlimit(resource.RLIMIT_FSIZE, (used + 900, hard))  # the kernel then refuses the write (SIGXFSZ is ignored)
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (used + 900, hard)
+    )  # the kernel then refuses the write (SIGXFSZ is ignored)
     try:
         status, told = await desk.post({"messages": [{"role": "user", "content": "x" * 1500}]})
     finally:

@@ -24,7 +24,8 @@ async def test_t04_ids_are_the_engines_not_an_encoding_of_its_text(desk: Desk) -
 async def test_t20_the_engine_is_asked_by_ids_with_the_runs_sampling(desk: Desk) -> None:
     await desk.chat(HI, temperature=0.1, top_p=0.5, seed=7, logprobs=True, top_logprobs=None, max_tokens=9)
     [asked] = desk.engine.requests
-    assert asked["prompt"] and all(isinstance(token, int) for token in asked["prompt"])
+    assert asked["prompt"]
+    assert all(isinstance(token, int) for token in asked["prompt"])
     assert (asked["temperature"], asked["top_p"], asked["top_k"], asked["max_tokens"]) == (1.0, 1.0, -1, 9)
     assert asked["logprobs"] == 0  # T16: whatever the harness asked, logprobs are always there
     assert "seed" not in asked

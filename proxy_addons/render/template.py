@@ -50,7 +50,10 @@ class Template:
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise
-        self._template = environment.from_string(template)
+        try:
+            self._template = environment.from_string(template)
+        except TemplateError as problem:
+            raise ConfigError(f"the chat template cannot be read: {problem}") from problem
         self._variables: dict[str, Any] = {"eos_token": tok.eos_token, "bos_token": bos_token}
         if enable_thinking is not None:
             self._variables["enable_thinking"] = enable_thinking

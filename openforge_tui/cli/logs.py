@@ -60,12 +60,9 @@ def _newest(folder: Path, pattern: str) -> Path:
 
 
 def _newest_policy_log() -> Path:
-    import os
+    from openforge.cache import cache_dir
 
-    import platformdirs
-
-    cache = os.environ.get("OPENFORGE_CACHE") or platformdirs.user_cache_dir("openforge")
-    return _newest(Path(cache) / "servers", "*.log")
+    return _newest(cache_dir() / "servers", "*.log")
 
 
 def _print_file(path: Path, follow: bool, going_on: Any) -> None:

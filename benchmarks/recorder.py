@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import platformdirs
+
+from openforge.cache import cache_dir
 
 ROOT = Path(__file__).resolve().parent.parent
 SECRET = "benchmark"
@@ -235,8 +236,7 @@ async def child(*arguments: str) -> AsyncGenerator[asyncio.subprocess.Process]:
 
 
 async def main() -> int:
-    cache = Path(os.environ.get("OPENFORGE_CACHE") or platformdirs.user_cache_dir("openforge"))
-    model_dir = Path(sys.argv[1]) if len(sys.argv) > 1 else cache / "tokenizers" / "qwen3"
+    model_dir = Path(sys.argv[1]) if len(sys.argv) > 1 else cache_dir() / "tokenizers" / "qwen3"
     fake = ROOT / "tests" / "proxy_addons" / "fake_engine.py"
     async with child(str(fake), str(model_dir), "0", ANSWER) as engine:
         assert engine.stdout

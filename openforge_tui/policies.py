@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+from openforge.cache import policies_dir
 from openforge.errors import UsageError
 from openforge.harness import HarnessManifest, load_harness
 from openforge.task import Task, load_tasks
 from trainer import smollm2
-from openforge.cache import policies_dir
 from trainer.starter.recipe import Recipe, recipe_hash
 
 BUILTIN = {

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from cluster.attempt import RolloutSpec
 from cluster.launch import run_rollouts
 from cluster.orchestrator import Rollout
+from openforge.cache import building
 from openforge.config.models import Config, Policy, Run
 from openforge.errors import OpenForgeError
 from openforge.ids import new_run_id
@@ -23,7 +24,6 @@ from openforge.store.export import export
 from openforge_tui.cli.output import run_async
 from openforge_tui.policies import starter_description, starter_lessons, starter_place
 from openforge_tui.teacher import teacher
-from openforge.cache import building
 from trainer.sft import Step
 from trainer.starter.base import qwen3_tokenizer
 from trainer.starter.recipe import Recipe

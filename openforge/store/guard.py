@@ -7,7 +7,7 @@ read-only transaction, and some table functions take addresses in memory.
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import duckdb
 
@@ -91,8 +91,8 @@ def _words(sql: str) -> list[str]:
     return words
 
 
-def explain(error: duckdb.Error, names: Sequence[str] = ()) -> UsageError:
-    """DuckDB's error as ours: what is wrong and the nearest name. `names`: what else could be meant."""
+def explain(error: Exception) -> UsageError:
+    """DuckDB's error as ours: what is wrong, where, and the nearest name."""
     text = str(error).strip()
     first, _, rest = text.partition("\n")
     first = re.sub(r"^[A-Za-z ]+ Error: ", "", first)
@@ -103,7 +103,7 @@ def explain(error: duckdb.Error, names: Sequence[str] = ()) -> UsageError:
     hint = HINT
     if missing:
         wanted = next(filter(None, missing.groups()))
-        near = difflib.get_close_matches(wanted.lower(), [*known, *names], n=1, cutoff=0.5)
+        near = difflib.get_close_matches(wanted.lower(), known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}? {HINT}" if near else HINT
     return UsageError(summary + (f"\n{caret[0]}" if caret else ""), hint=hint)
 

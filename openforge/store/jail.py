@@ -16,7 +16,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from openforge.errors import OpenForgeError
+from openforge.errors import OpenForgeError, UsageError
 from openforge.store import guard
 from openforge.store.connect import GONE, TRIES, new_connection, refresh, vanished
 from openforge.store.snapshot import Snapshot
@@ -38,16 +38,25 @@ def run(request: dict[str, Any]) -> None:
         lock(con, snapshot)
         try:
             return _answer(con, request)
+        except BrokenPipeError:
+            raise
         except GONE as error:
+            if isinstance(error, duckdb.PermissionException) and not any(
+                str(p) in str(error) for p in snapshot.files()
+            ):
+                raise UsageError(f"only the views may be read: {error}".partition("\n")[0], hint=guard.HINT) from None
             if left == 0:
                 raise vanished(error) from None
-        except duckdb.OutOfMemoryException as error:
-            hint = "ask for fewer rows or columns, one run (--run) or one rollout, or allow more (--memory)"
-            raise OpenForgeError(
-                f"the query needs more than {request['memory']}: {error}".split("\n")[0], hint=hint
-            ) from None
-        except duckdb.Error as error:
-            raise guard.explain(error) from None
+        except (duckdb.Error, pa.ArrowException, OSError, MemoryError) as error:
+            raise _told(error, request["memory"]) from None
+
+
+def _told(error: Exception, memory: str) -> OpenForgeError:
+    """DuckDB's errors reach us as its own or, from the middle of a stream, as Arrow's."""
+    if isinstance(error, MemoryError) or "Out of Memory" in str(error) or "bad allocation" in str(error):
+        hint = "ask for fewer rows or columns, one run (--run) or one rollout, or allow more (--memory)"
+        return OpenForgeError(f"the query needs more memory than {memory}", hint=hint)
+    return guard.explain(error)
 
 
 def table_functions(con: duckdb.DuckDBPyConnection) -> list[str]:
@@ -88,9 +97,8 @@ def main() -> int:
     try:
         run(request)
         sys.stdout.flush()
-    except (OpenForgeError, MemoryError) as error:
-        summary = error.summary if isinstance(error, OpenForgeError) else "the query ran out of memory"
-        json.dump({"kind": type(error).__name__, "summary": summary, "hint": getattr(error, "hint", "")}, sys.stderr)
+    except OpenForgeError as error:
+        json.dump({"kind": type(error).__name__, "summary": error.summary, "hint": error.hint}, sys.stderr)
         return 1
     except BrokenPipeError:
         pass  # whoever asked has enough

@@ -117,9 +117,12 @@ class Control:
             for rollout in rollouts
             for call in rollout.in_flight.values()
         ]
-        breaks = sum((Counter(map(str, rollout.graph.breaks.elements())) for rollout in rollouts), Counter[str]())
         states = Counter(str(rollout.state) for rollout in rollouts)
-        own = {"aborted": dict(self._ledger.aborted), "refused": dict(self._ledger.refusals), "breaks": dict(breaks)}
+        own = {
+            "aborted": dict(self._ledger.aborted),
+            "refused": dict(self._ledger.refusals),
+            "breaks": dict(self._ledger.breaks),
+        }
         return _json(200, {"calls": calls, "rollouts": dict(states), **own, **self._counters()})
 
     async def healthz(self, request: web.Request) -> web.Response:

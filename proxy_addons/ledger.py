@@ -32,6 +32,7 @@ class Ledger:
         self.mode = mode
         self.aborted: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
+        self.breaks: Counter[str] = Counter()
 
     @property
     def broken(self) -> str:
@@ -65,6 +66,7 @@ class Ledger:
     ) -> None:
         """The commit of a call. Raises JournalError or RecordError; then nothing of it counts."""
         parent = match.parent if match else None
+        reason = str(match.reason) if match else None
         stored: dict[str, Any] = {}
         if request is not None:
             stored["request"], digests = self._request(rollout, request, parent)
@@ -85,7 +87,7 @@ class Ledger:
             stream=call.stream,
             status=status,
             parent_call_id=parent.call_id if parent else None,
-            break_reason=str(match.reason) if match else None,
+            break_reason=reason,
             auxiliary=auxiliary,
             request_bytes=len(body),
             response=self._response(response),
@@ -93,6 +95,7 @@ class Ledger:
             **stored,
             **fields,
         )
+        self.breaks[reason or "unread"] += 1
         if request is not None:
             rollout.items[call.call_id] = digests
             if parent is not None:

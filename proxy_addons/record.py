@@ -52,13 +52,13 @@ class Record:
         rollout: Rollout,
         call: Call,
         dialect: Dialect,
+        request: Request | None,
         headers: dict[str, str],
         body: bytes,
         start: Start,
         send: Send,
     ) -> None:
         """Answer a call from the provider through `start` and `send`. Raises EngineError when the provider breaks."""
-        request = self._read_request(dialect, body)
         if request is not None and request.n > 1 and self._renderer is not None:
             raise WireError(400, "unsupported_parameter", "n > 1 is not supported: ask once for each answer")
         prompt = await self._prompts.prepare(rollout, request) if request is not None else None
@@ -83,7 +83,7 @@ class Record:
         self._ledger.aborted_call(rollout, call, WireError(response.status, "provider_status", said))
         await send(body)
 
-    def _read_request(self, dialect: Dialect, body: bytes) -> Request | None:
+    def read_request(self, dialect: Dialect, body: bytes) -> Request | None:
         """None when our dialect cannot read it: it is the provider who answers, so it still passes through."""
         try:
             return dialect.read_request(body)

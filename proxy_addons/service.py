@@ -29,6 +29,7 @@ from openforge.journal.writer import JournalWriter
 from proxy_addons import ca
 from proxy_addons.addon import Addon
 from proxy_addons.control import Control
+from proxy_addons.engines.base import EngineError
 from proxy_addons.engines.openai import Provider
 from proxy_addons.engines.vllm import Vllm
 from proxy_addons.ledger import Ledger
@@ -139,6 +140,8 @@ class Recorder:
         interval_s = 0.0 if config.durability == "fsync" else 1.0
         journal = JournalWriter(config.run_dir, recorder_id, RunId(config.run_id), fsync_interval_s=interval_s)
         parts = assemble(config, renderer, journal, self._lag)
+        if isinstance(parts.engine, Vllm) and renderer is not None:
+            await _probe(parts, parts.engine, renderer)
         runners = [
             web.AppRunner(parts.site.app(), handler_cancellation=True, access_log=None, shutdown_timeout=1),
             web.AppRunner(parts.control.app(), access_log=None, shutdown_timeout=1),
@@ -210,6 +213,17 @@ def _settle() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
     if trim is not None:
         trim(0)
+
+
+async def _probe(parts: Parts, engine: Vllm, renderer: Renderer) -> None:
+    try:
+        info = await engine.probe(renderer.stop_ids[0])
+    except EngineError as problem:
+        if problem.error_class != "engine_unreachable":
+            raise
+        log.warning("the engine is not up yet: %s", problem.summary)
+        return
+    parts.site.fit(info.max_model_len)
 
 
 async def _listen(runner: web.AppRunner, host: str, port: int) -> int:

@@ -47,7 +47,6 @@ class Site:
         model: str,
         keep_alive_s: float,
         max_body_bytes: int,
-        on_call: Callable[[], None] = lambda: None,
     ) -> None:
         self._registry = registry
         self._ledger = ledger
@@ -57,6 +56,11 @@ class Site:
         self._keep_alive_s = keep_alive_s
         self._max_body_bytes = max_body_bytes
         self.client_gone = 0
+
+    def fit(self, max_model_len: int | None) -> None:
+        """The server may have less room than the settings say."""
+        if isinstance(self._answering, Train) and max_model_len is not None:
+            self._answering.max_model_len = min(self._answering.max_model_len, max_model_len)
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=self._max_body_bytes)
@@ -192,12 +196,14 @@ class _Relay:
 
     async def run(self, record: Record) -> web.StreamResponse:
         rollout = self._caller.rollout
-        call = self._site.admit(self._caller, self._dialect, b'"stream":true' in self._body.replace(b" ", b""), "")
+        asked = record.read_request(self._dialect, self._body)
+        stream, model = (asked.stream, asked.model) if asked else (False, "")
+        call = self._site.admit(self._caller, self._dialect, stream, model)
         headers = dict(self._request.headers)
         call.task = asyncio.current_task()
         try:
             async with asyncio.timeout_at(rollout.deadline):
-                await record.relay(rollout, call, self._dialect, headers, self._body, self._start, self._send)
+                await record.relay(rollout, call, self._dialect, asked, headers, self._body, self._start, self._send)
         except (Exception, asyncio.CancelledError) as problem:
             gone = isinstance(problem, asyncio.CancelledError) and call.cause is None
             if gone or isinstance(problem, ConnectionError):

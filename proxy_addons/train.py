@@ -24,7 +24,7 @@ class Train:
         self, config: RecorderConfig, renderer: Renderer, prompts: Prompts, engine: Engine, ledger: Ledger
     ) -> None:
         self._sampling = config.sampling
-        self._max_model_len = config.max_model_len
+        self.max_model_len = config.max_model_len
         self._renderer = renderer
         self._prompts = prompts
         self._engine = engine
@@ -46,12 +46,12 @@ class Train:
         return self._commit(rollout, call, dialect, request, body, prompt, wire_ids, generation, answer, max_tokens)
 
     def _room(self, rollout: Rollout, prompt: Prompt, request: Request) -> int:
-        room = self._max_model_len - prompt.length
+        room = self.max_model_len - prompt.length
         if room < 1:
             raise WireError(
                 400,
                 "context_length_exceeded",
-                f"This model's maximum context length is {self._max_model_len} tokens, "
+                f"This model's maximum context length is {self.max_model_len} tokens, "
                 f"and your messages are {prompt.length} tokens. Please reduce the length of the messages.",
             )
         left = rollout.room() - len(prompt.input_ids)

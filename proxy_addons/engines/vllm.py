@@ -101,6 +101,12 @@ class Vllm:
             )
         return EngineInfo(models[self._settings.model].get("max_model_len"), self._settings.weight_version)
 
+    async def probe(self, token: int) -> EngineInfo:
+        """Ask for one token, so that an engine that could not be recorded is found at the start. Raises EngineError."""
+        info = await self.info()
+        await self.generate(b"%d" % token, 1, 1, "probe", "probe")
+        return info
+
     async def close(self) -> None:
         await self._session.close()
 

@@ -248,3 +248,13 @@ async def test_t29_reasoning_although_thinking_is_off_stays_as_sampled(
     assert two["break_reason"] == "append"
     assert off.tok.decode(one["input_ids"]).endswith("assistant\n<think>\n\n</think>\n\n")
     assert off.tok.decode(two["input_ids"]).endswith("assistant\n<think>\n\n</think>\n\n")  # M07, M10, T23
+
+
+async def test_an_answer_continued_twice_is_journalled_as_a_branch(desk: Desk) -> None:
+    said = (await desk.chat(HI))["message"]
+    for text in ("left", "right"):
+        await desk.chat([*HI, said, {"role": "user", "content": text}])
+    reasons = [record["break_reason"] for record in desk.records("call.close")]
+    assert reasons == ["root", "append", "branch"]
+    await desk.seal()
+    assert (await desk.status())["breaks"] == {"root": 1, "append": 1, "branch": 1}  # counted beyond the seal

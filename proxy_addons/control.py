@@ -118,12 +118,9 @@ class Control:
             for call in rollout.in_flight.values()
         ]
         states = Counter(str(rollout.state) for rollout in rollouts)
-        own = {
-            "aborted": dict(self._ledger.aborted),
-            "refused": dict(self._ledger.refusals),
-            "breaks": dict(self._ledger.breaks),
-        }
-        return _json(200, {"calls": calls, "rollouts": dict(states), **own, **self._counters()})
+        ledger = self._ledger
+        counts = {"aborted": ledger.aborted, "refused": ledger.refusals, "breaks": ledger.breaks, "rollouts": states}
+        return _json(200, {"calls": calls, **counts, **self._counters()})
 
     async def healthz(self, request: web.Request) -> web.Response:
         broken = self._ledger.broken

@@ -140,8 +140,12 @@ class Recorder:
         interval_s = 0.0 if config.durability == "fsync" else 1.0
         journal = JournalWriter(config.run_dir, recorder_id, RunId(config.run_id), fsync_interval_s=interval_s)
         parts = assemble(config, renderer, journal, self._lag)
-        if isinstance(parts.engine, Vllm) and renderer is not None:
-            await _probe(parts, parts.engine, renderer)
+        try:
+            await _probe(parts, renderer)
+        except EngineError:
+            await parts.engine.close()
+            journal.close()
+            raise
         runners = [
             web.AppRunner(parts.site.app(), handler_cancellation=True, access_log=None, shutdown_timeout=1),
             web.AppRunner(parts.control.app(), access_log=None, shutdown_timeout=1),
@@ -215,9 +219,12 @@ def _settle() -> None:
         trim(0)
 
 
-async def _probe(parts: Parts, engine: Vllm, renderer: Renderer) -> None:
+async def _probe(parts: Parts, renderer: Renderer | None) -> None:
+    """Raises EngineError when the engine is up and its answers could not be recorded."""
+    if not isinstance(parts.engine, Vllm) or renderer is None:
+        return
     try:
-        info = await engine.probe(renderer.stop_ids[0])
+        info = await parts.engine.probe(renderer.stop_ids[0])
     except EngineError as problem:
         if problem.error_class != "engine_unreachable":
             raise

@@ -149,7 +149,8 @@ def test_the_nearest_folder_with_a_file_is_the_project(write, tmp_path: Path) ->
 
 
 def test_lines_are_found_in_any_toml() -> None:
-    text = 'a = 1\n"b.c" = """\n[x]\ny = 1\n"""\n[t.u] # comment\nv = [\n  "[z]", # w = 1\n]\nk.l = {m = 1, n = 2}\n\n[[s]]\nq = 1\n'
+    multi_line = 'a = 1\n"b.c" = """\n[x]\ny = 1\n"""\n'
+    text = multi_line + '[t.u] # comment\nv = [\n  "[z]", # w = 1\n]\nk.l = {m = 1, n = 2}\n\n[[s]]\nq = 1\n'
     lines = key_lines(text)
     assert lines[("a",)] == 1
     assert lines[("b.c",)] == 2

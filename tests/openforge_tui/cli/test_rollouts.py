@@ -1,0 +1,39 @@
+import json
+
+import pytest
+
+
+def ids(capfd: pytest.CaptureFixture[str]) -> list[str]:
+    return [json.loads(line)["rollout_id"].partition(".")[2] for line in capfd.readouterr().out.splitlines()]
+
+
+def test_the_rollouts_of_the_latest_run(run, typed, capfd) -> None:
+    assert typed("rollouts", "-o", "jsonl") == 0
+    assert ids(capfd) == ["t.codex.0", "t.pi.1", "t.react.0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("--failed",), ["t.codex.0", "t.pi.1"]),
+        (("--harness", "pi"), ["t.pi.1"]),
+        (("--state", "error"), ["t.codex.0"]),
+        (("--task", "x' OR true --"), []),
+    ],
+)
+def test_they_can_be_narrowed(run, typed, capfd, words: tuple[str, ...], found: list[str]) -> None:
+    assert typed("rollouts", "latest", *words, "-o", "jsonl") == 0
+    assert ids(capfd) == found
+
+
+def test_a_table_obeys_no_text(run, typed, capfd) -> None:
+    assert typed("rollouts") == 0
+    told = capfd.readouterr()
+    assert "\x1b" not in told.out
+    assert "[red]bold?[/red]" in told.out
+    assert "openforge show" in told.err
+
+
+def test_no_such_run(typed, capfd) -> None:
+    assert typed("rollouts", "latest") == 2
+    assert "no runs yet" in capfd.readouterr().err

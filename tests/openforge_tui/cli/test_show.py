@@ -1,0 +1,63 @@
+import csv
+import io
+import json
+
+
+def test_a_rollout_is_shown_turn_by_turn(run, typed, capfd) -> None:
+    assert typed("show", "latest.t.react") == 0
+    shown = capfd.readouterr().out
+    for part in ("r0000000aaa.t.react.0", "turn 1", "turn 3", "user", "hello", "→ shell", "reward 1", "sample"):
+        assert part in shown
+    assert "tokens\n" not in shown
+
+
+def test_sampled_tokens_stand_in_brackets_where_there_is_no_colour(run, typed, capfd) -> None:
+    assert typed("show", "latest.t.react", "--tokens", "--turn", "1") == 0
+    shown = "".join(capfd.readouterr().out.split())
+    ids = run.truth
+    call = ids.calls["r0000000aaa.t.react.0"][0]
+    assert "".join(f"[t{token}]" for token in ids.answers[call]) in shown
+    assert "".join(f"t{token}" for token in ids.prompts[call]) in shown
+
+
+def test_breaks_egress_and_refusals_are_shown_with_their_reasons(run, typed, capfd) -> None:
+    run.call("r0000000aaa.t.pi.1", None, break_reason="fork:history-rewrite")
+    assert typed("show", "latest.t.pi") == 0
+    shown = capfd.readouterr().out
+    assert "break: fork:history-rewrite" in shown
+    assert "refused to reach example.com:443 (proxy-only)" in shown
+    assert "sample refused: bad_logprob" in shown
+
+
+def test_text_of_a_model_is_never_obeyed_and_its_controls_are_seen(run, typed, capfd) -> None:
+    assert typed("show", "latest.t.pi") == 0
+    shown = capfd.readouterr().out
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+    assert "[red]bold?[/red] ␛[31mred␛]0;title␇ \\u202eevil" in shown
+
+
+def test_an_error_says_its_class(run, typed, capfd) -> None:
+    assert typed("show", "latest.t.codex") == 0
+    assert "sandbox: [red]bold?" in capfd.readouterr().out
+
+
+def test_as_data(run, typed, capfd) -> None:
+    assert typed("show", "latest.t.react", "-o", "json") == 0
+    found = json.loads(capfd.readouterr().out)
+    assert len(found["turns"]) == 3
+    assert found["rollout"]["reward"] == 1.0
+    assert typed("show", "latest.t.react", "-o", "csv") == 0
+    assert len(list(csv.DictReader(io.StringIO(capfd.readouterr().out)))) == 6
+    assert typed("show", "latest.t.react", "--tokens", "-o", "jsonl") == 0
+    assert len(capfd.readouterr().out.splitlines()) == 240
+
+
+def test_what_is_not_there_is_told(run, typed, capfd) -> None:
+    assert typed("show", "latest.nope") == 2
+    assert typed("show", "latest.t.react", "--turn", "9") == 2
+    assert typed("show", "latest.t.react", "--attempt", "9") == 2
+    told = capfd.readouterr().err
+    assert "no rollout is called" in told
+    assert "counted from 1" in told
+    assert "has no attempt 9" in told

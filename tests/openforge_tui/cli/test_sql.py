@@ -1,0 +1,84 @@
+import csv
+import io
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from openforge_tui.cli.sql import SAVED
+
+pytestmark = pytest.mark.contract
+
+
+def test_q04_a_question_is_answered_while_the_run_goes_on(run, typed, capfd) -> None:
+    assert typed("sql", "SELECT harness, reward FROM rollouts ORDER BY harness", "-o", "json") == 0
+    assert json.loads(capfd.readouterr().out) == [
+        {"harness": "codex", "reward": None},
+        {"harness": "pi", "reward": 0.0},
+        {"harness": "react", "reward": 1.0},
+    ]
+
+
+def test_without_a_question_it_says_what_can_be_asked(run, typed, capfd) -> None:
+    assert typed("sql", "-o", "jsonl") == 0
+    told = capfd.readouterr()
+    rows = [json.loads(line) for line in told.out.splitlines()]
+    assert {"calls", "tokens", "samples", "blobs"} <= {row["view"] for row in rows}
+    assert all(name in told.err for name in SAVED)
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_every_saved_question_is_answered(run, typed, capfd, name: str) -> None:
+    assert typed("sql", "--saved", name, "-o", "csv") == 0
+    told = capfd.readouterr()
+    assert len(list(csv.reader(io.StringIO(told.out)))) > 1
+    assert SAVED[name] in told.err
+
+
+def test_a_table_is_bounded_and_says_so_and_a_file_is_whole(run, typed, capfd) -> None:
+    assert typed("sql", "SELECT * FROM range(600)") == 0
+    told = capfd.readouterr()
+    assert len(told.out.splitlines()) == 501
+    assert "the first 500 rows" in told.err
+    assert typed("sql", "SELECT * FROM range(600)", "-o", "csv") == 0
+    assert len(capfd.readouterr().out.splitlines()) == 601
+    assert typed("sql", "SELECT * FROM range(600)", "-o", "csv", "--limit", "2") == 0
+    assert len(capfd.readouterr().out.splitlines()) == 3
+
+
+def test_parquet_keeps_types(run, typed, capfdbinary) -> None:
+    assert typed("sql", "SELECT token_ids, reward FROM samples", "-o", "parquet") == 0
+    table = pq.read_table(io.BytesIO(capfdbinary.readouterr().out))
+    assert str(table.schema.field("token_ids").type) == "list<element: int32>"
+
+
+def test_one_run_only(run, typed, capfd) -> None:
+    assert typed("sql", "SELECT count(*) AS n FROM runs", "--run", "latest", "-o", "json") == 0
+    assert json.loads(capfd.readouterr().out) == [{"n": 1}]
+    assert typed("sql", "SELECT 1", "--run", "nope") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("sql", "SELECT rewrd FROM rollouts"), 2, "did you mean reward?"),
+        (("sql", "DROP TABLE calls"), 2, "only statements that read"),
+        (("sql", "SELECT count(*) FROM range(100000) a, range(1000000) b", "--timeout", "1"), 4, "longer than 1 s"),
+        (("sql", "--saved", "nope"), 2, "known: harnesses"),
+    ],
+)
+def test_what_goes_wrong_is_told_on_stderr_with_its_exit_code(run, typed, capfd, words, code: int, told: str) -> None:
+    assert typed(*words) == code
+    printed = capfd.readouterr()
+    assert told in printed.err
+    assert printed.out == ""
+
+
+def test_text_of_a_model_stays_text(run, typed, capfd) -> None:
+    assert typed("sql", "SELECT detail FROM rollouts WHERE state = 'error'") == 0
+    assert "\x1b" not in capfd.readouterr().out
+
+
+def test_q22_large_integers_are_printed_whole(run, typed, capfd) -> None:
+    assert typed("sql", "SELECT CAST(2 AS BIGINT) ** 60 :: BIGINT AS n, 1152921504606846977 AS m", "-o", "json") == 0
+    assert json.loads(capfd.readouterr().out)[0]["m"] == 2**60 + 1

@@ -85,7 +85,8 @@ class Attempt:
         sealed = False
         try:
             await self._register(wall_s)
-            self.on_state(State.RUNNING, f"isolation: {self.runtime.enforced.isolation}")
+            walls = self.runtime.enforced.isolation
+            self.on_state(State.RUNNING, f"isolation: {walls}" if walls == "advisory" else "")
             result.exit = await self._guarded(self._run_harness(workspace, wall_s))
             if not result.exit.started:
                 raise AttemptError(ErrorClass.SANDBOX, result.exit.detail, hint=f"see {self.log}")

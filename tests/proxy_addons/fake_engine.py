@@ -147,7 +147,7 @@ class FakeEngine:
 async def serve(model_dir: Path, port: int, texts: list[str]) -> None:
     from tokenizers import Tokenizer
 
-    engine = FakeEngine(Tokenizer.from_file(str(model_dir / "tokenizer.json")))
+    engine = FakeEngine(Tokenizer.from_file(str(model_dir / "tokenizer.json")), max_model_len=1 << 20)
     engine.default = Step(texts[0] if texts else "done")
     await engine.start(port)
     print(engine.url, flush=True)

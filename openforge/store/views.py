@@ -50,23 +50,28 @@ def _time(column: str) -> str:
 
 _LATEST = "QUALIFY attempt = max(attempt) OVER (PARTITION BY run_id, rollout_id)"
 
-# prompt = parent's prompt + parent's answer + what this call added. A part without ids makes the rest NULL: a prompt
-# is exact or absent. MATERIALIZED: else every step of the recursion reads the files again. GROUP BY stands outermost:
-# only then does DuckDB see that the join adds no rows, and drop it.
-_PROMPTS = f"""
-    SELECT run_id, rollout_id, call_id, any_value(prompt_ids) AS prompt_ids FROM (
-        WITH RECURSIVE link AS MATERIALIZED (
-            SELECT {_KEY}, call_id, parent_call_id, input_ids, completion_ids FROM raw.call_close),
-        path AS (
-            SELECT {_KEY}, call_id, input_ids AS prompt_ids, completion_ids FROM link WHERE parent_call_id IS NULL
-            UNION ALL
-            SELECT l.run_id, l.rollout_id, l.attempt, l.call_id,
-                CASE WHEN p.prompt_ids IS NOT NULL AND p.completion_ids IS NOT NULL AND l.input_ids IS NOT NULL
-                    THEN list_concat(p.prompt_ids, p.completion_ids, l.input_ids) END, l.completion_ids
-            FROM path p JOIN link l ON l.run_id = p.run_id AND l.rollout_id IS NOT DISTINCT FROM p.rollout_id
-                AND l.attempt IS NOT DISTINCT FROM p.attempt AND l.parent_call_id = p.call_id)
-        FROM path)
-    GROUP BY run_id, rollout_id, call_id"""
+# prompt = parent's prompt + parent's answer + what this call added. Each call is joined to what every call of its
+# attempt added (`deltas`, in order); walking back along the parents picks the ones on its own path. Not a recursion:
+# so a filter on the rollout reaches the files, memory is that of the ids as recorded, and only rows that are asked for
+# are put together. A part without ids makes the prompt NULL: it is exact or absent.
+_HISTORY = f"""
+    SELECT {_KEY},
+        list({{'parent': parent_call_id, 'call': call_id, 'at': 0, 'path': CAST([] AS INTEGER[])}}
+            ORDER BY recorder_id DESC, seq DESC) AS links,
+        list(CASE WHEN input_ids IS NOT NULL AND completion_ids IS NOT NULL
+            THEN list_concat(input_ids, completion_ids) END ORDER BY recorder_id, seq) AS deltas
+    FROM raw.call_close GROUP BY {_KEY}"""
+_WALK = """list_reduce(links, lambda here, call: {
+        'parent': CASE WHEN call.call = here.parent THEN call.parent ELSE here.parent END,
+        'call': here.call,
+        'at': here.at - 1,
+        'path': CASE WHEN call.call = here.parent THEN list_prepend(here.at, here.path) ELSE here.path END},
+        {'parent': parent_call_id, 'call': call_id, 'at': CAST(len(links) AS INTEGER),
+         'path': CAST([] AS INTEGER[])})"""
+_PROMPT = """CASE WHEN parent_call_id IS NULL THEN input_ids
+        WHEN walk.parent IS NULL AND input_ids IS NOT NULL
+            AND list_count(list_select(deltas, walk.path)) = len(walk.path)
+        THEN list_concat(flatten(list_select(deltas, walk.path)), input_ids) END"""
 
 _OPENED = """(SELECT run_id, call_id, any_value(model) AS model, any_value(host) AS host, min(ts) AS opened_ts,
         any_value(dialect) AS o_dialect, any_value(mode) AS o_mode, any_value(stream) AS o_stream
@@ -85,9 +90,9 @@ _CALLS = f"""
         FROM raw.call_open o LEFT JOIN (SELECT *, true AS live FROM raw._live) USING (run_id, recorder_id)
         WHERE NOT EXISTS (FROM raw.call_close e WHERE e.run_id = o.run_id AND e.call_id = o.call_id)
             AND NOT EXISTS (FROM raw.call_abort e WHERE e.run_id = o.run_id AND e.call_id = o.call_id))
-    SELECT c.*, prompt_ids, {_time("opened_ts")} AS opened_at, {_time("closed_ts")} AS closed_at
-    FROM (FROM ended UNION ALL BY NAME FROM waiting) c
-    LEFT JOIN ({_PROMPTS}) USING (run_id, rollout_id, call_id)"""
+    SELECT *, {_PROMPT} AS prompt_ids, {_time("opened_ts")} AS opened_at, {_time("closed_ts")} AS closed_at
+    FROM (SELECT c.*, deltas, {_WALK} AS walk
+          FROM (FROM ended UNION ALL BY NAME FROM waiting) c LEFT JOIN ({_HISTORY}) USING ({_KEY}))"""
 
 _BLOBS = "(SELECT hash, any_value(data) AS data, any_value(encoding) AS encoding FROM raw.blob GROUP BY hash)"
 

@@ -8,7 +8,6 @@ from rich.console import Console
 from openforge.store.transcript import Transcript, Turn
 from openforge_tui.transcript import CUT, render, visible
 
-
 _CALL = (
     *("state", "dialect", "stream", "prompt_len", "prompt_tokens", "added", "sampled", "completion_tokens"),
     *("finish_reason", "duration_s", "auxiliary", "parent_call_id", "weight_version_min", "weight_version_max"),

@@ -18,9 +18,10 @@ from cluster.policy_server import Serving, use_policy_server
 from cluster.runtimes.process import ProcessRuntime
 from openforge.cache import cache_dir
 from openforge.config.models import Config, size_bytes
-from openforge.errors import UsageError
+from openforge.errors import OpenForgeError, UsageError
 from openforge.harness import load_harness
 from openforge.ids import RunId, new_run_id
+from openforge.store.compact import compact
 from openforge.task import load_tasks
 
 Say = Callable[[str], None]
@@ -130,6 +131,10 @@ async def orchestrate(
     ) as orchestrator:
         async with HttpFace(orchestrator):
             yield orchestrator
+    try:  # readers find the same rows either way, faster in Parquet; what is left undone here the next reader can do
+        await asyncio.to_thread(compact, run_dir)
+    except (OpenForgeError, OSError) as error:
+        say(f"the run's segments stay as they are: {error}")
 
 
 async def run_rollouts(

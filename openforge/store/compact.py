@@ -16,6 +16,7 @@ from pathlib import Path
 
 import duckdb
 
+from openforge.errors import InfraError
 from openforge.journal.records import KINDS
 from openforge.journal.seal import seal_abandoned
 from openforge.journal.segments import sync_dir
@@ -38,7 +39,14 @@ class Compacted:
 
 
 def compact(run_dir: Path) -> Compacted:
-    """Bring every sealed segment of a run (and those of dead writers) into Parquet."""
+    """Bring every sealed segment of a run (and those of dead writers) into Parquet. Raises InfraError, OSError."""
+    try:
+        return _compact(run_dir)
+    except duckdb.Error as error:
+        raise InfraError(f"{run_dir.name}: not compacted: {error}", hint="df -h; free -h") from error
+
+
+def _compact(run_dir: Path) -> Compacted:
     folder = run_dir / "parquet"
     folder.mkdir(exist_ok=True)
     with _only_one(folder) as alone:

@@ -123,10 +123,10 @@ class Graph:
         self._prompts: dict[bytes, tuple[Turn, ...]] = {}  # by `prompt_key`
         self._picked: deque[Turn] = deque(maxlen=_IN_FLIGHT)  # parents of the newest calls, answered or not
 
-    def match(self, tools_root: bytes, messages: Sequence[Message]) -> Match:
-        """Find where a call with these messages belongs."""
+    def match(self, tools_root: bytes, messages: Sequence[Message], keys: Sequence[bytes] | None = None) -> Match:
+        """Find where a call with these messages belongs. `keys` are their `message_key`s, if they are known already."""
         whole = tuple(messages)
-        keys = tuple(self._key(message) for message in whole)
+        keys = tuple(self._key(message) for message in whole) if keys is None else tuple(keys)
         chain = tuple(accumulate(keys, extend, initial=b""))[1:]
         asked = Match(None, whole, Break.ROOT, whole, tools_root, keys, chain)
         last = _last_assistant(whole)

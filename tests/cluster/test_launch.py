@@ -84,6 +84,8 @@ async def test_openforge_run_prints_one_line_a_rollout_and_a_table_by_harness(de
     [row] = json.loads(out)
     assert (row["harness"], row["rollouts"], row["done"], row["reward"], row["calls"]) == ("react", 2, 2, 1.0, 4)
     assert said.decode().count(" done reward 1 ") == 2
+    [run_dir] = (desk.store / "runs").iterdir()
+    assert (run_dir / "parquet" / "manifest.json").is_file()
 
 
 @pytest.mark.contract

@@ -14,9 +14,10 @@ from openforge.errors import InfraError
 
 pytestmark = pytest.mark.contract
 
-STAND_IN = """
+LONG_S = f"{1000 + os.getpid()}.5"  # of its own, so that another run of the tests on this machine is not seen
+STAND_IN = f"""
 import http.server, subprocess, sys
-subprocess.Popen(["sleep", "1431.5"])
+subprocess.Popen(["sleep", "{LONG_S}"])
 class Health(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200); self.end_headers()
@@ -115,7 +116,7 @@ async def test_a_server_that_does_not_come_up_shows_the_end_of_its_log(
 
 
 async def test_interrupted_while_starting_it_leaves_nothing(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy_server, "command", lambda serving, port: ["sleep", "1431.5"])
+    monkeypatch.setattr(policy_server, "command", lambda serving, port: ["sleep", LONG_S])
     task: asyncio.Task[PolicyServer] = asyncio.create_task(use_policy_server(serving))
     async with asyncio.timeout(10):
         while not children():  # noqa: ASYNC110 - another process has no event to wait for
@@ -135,7 +136,7 @@ def children() -> list[int]:
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x001431.5\x00":
+            if Path(f"/proc/{pid}/cmdline").read_bytes() == f"sleep\0{LONG_S}\0".encode():
                 found.append(int(pid))
         except OSError:
             continue

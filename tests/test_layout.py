@@ -72,3 +72,10 @@ def test_the_desk_is_a_subset_of_the_train_set(train: str) -> None:
 def test_every_test_file_mirrors_a_folder_of_sources() -> None:
     folders = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
     assert not [str(folder) for folder in folders if not (ROOT / folder).is_dir()]
+
+
+def test_the_case_table_names_tests_that_exist() -> None:
+    table = (ROOT / "tests" / "cases.md").read_text(encoding="utf-8")
+    named = re.findall(r"(tests/[\w/]+\.py)::(\w+)", table)
+    assert len(named) > 100
+    assert not [f"{path}::{name}" for path, name in named if f"def {name}(" not in (ROOT / path).read_text()]

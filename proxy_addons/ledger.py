@@ -15,7 +15,7 @@ from openforge.journal.records import JournalError, RecordError
 from openforge.journal.writer import JournalWriter
 from openforge.tokens.graph import Match, Turn
 from openforge.tokens.message import Message
-from proxy_addons.dialects.base import Answer, Request, WireError, bad
+from proxy_addons.dialects.base import Answer, Request, WireError, dumps
 from proxy_addons.rollouts import Call, Rollout
 
 log = logging.getLogger("openforge.recorder")
@@ -143,7 +143,7 @@ class Ledger:
 
     def _request(self, rollout: Rollout, request: Request, parent: Turn | None) -> tuple[dict[str, Any], "array[int]"]:
         items = request.wire.get(request.history)
-        raws = [_dumps(item) for item in items] if isinstance(items, list) else []
+        raws = request.raws
         digests = array("q", map(hash, raws))
         shared = _common(digests, rollout.items.get(parent.call_id, digests[:0])) if parent else 0
         stored = {key: self._small(value) for key, value in request.wire.items() if key != request.history}
@@ -158,7 +158,7 @@ class Ledger:
     def _small(self, value: Any, raw: bytes | None = None) -> Any:
         if isinstance(value, int | float | None):
             return value
-        raw = _dumps(value) if raw is None else raw
+        raw = dumps(value) if raw is None else raw
         return value if len(raw) <= _SMALL else {"$blob": self.journal.blob(raw)}
 
     def _response(self, body: bytes) -> Any:
@@ -193,13 +193,6 @@ def overridden(asked: dict[str, Any], given: dict[str, Any]) -> dict[str, Any] |
     """What the harness asked for and was not given."""
     left = {key: value for key, value in asked.items() if given.get(key) != value and (key, value) not in _HARMLESS}
     return left or None
-
-
-def _dumps(value: Any) -> bytes:
-    try:
-        return orjson.dumps(value)
-    except TypeError:  # orjson reads 1,024 levels and writes 254
-        raise bad("the body is nested too deep") from None
 
 
 def _common(ours: "array[int]", theirs: "array[int]") -> int:

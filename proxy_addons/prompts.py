@@ -48,7 +48,7 @@ class Prompts:
 
     async def prepare(self, rollout: Rollout, request: Request) -> Prompt:
         """Raises WireError 400 when the model's template has no form for this conversation."""
-        match = rollout.graph.match(root_key(request.tools), request.messages)
+        match = rollout.graph.match(root_key(request.tools), request.messages, request.keys)
         renderer = self._renderer
         if renderer is None:
             return Prompt(match, array("i"), 0)

@@ -79,12 +79,12 @@ class Tips:
         known = self._json.get(parent.call_id)
         if known is None:
             return _json(prompt_ids(parent, input_ids))
-        return known + b"," + _json(input_ids)
+        return b",".join((known, _json(input_ids)))  # joined, not added: one copy of a long prompt, not two
 
     def push(self, turn: Turn, prompt: bytes) -> None:
         if turn.parent is not None:
             self._json.pop(turn.parent.call_id, None)
-        self._json[turn.call_id] = prompt + b"," + _json(turn.answer_ids)
+        self._json[turn.call_id] = b",".join((prompt, _json(turn.answer_ids)))
         while len(self._json) > _TIPS:
             self._json.popitem(last=False)
 

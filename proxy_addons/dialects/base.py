@@ -6,12 +6,13 @@ they would otherwise have to drop in silence.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import orjson
 
+from openforge.tokens.key import message_key
 from openforge.tokens.message import Message, Tool
 
 Finish = Literal["stop", "tool_calls", "length", "content_filter", "refusal"]
@@ -47,7 +48,8 @@ class ToolOrigin:
 @dataclass(frozen=True, slots=True)
 class Request:
     """A model call in canonical form. `wire` is the parsed body, kept for the record only; `history` names the list in
-    it that holds the conversation."""
+    it that holds the conversation, and `raws` are the items of that list as JSON. `keys` are
+    those of the messages (openforge.tokens.key), when looking them up was cheaper than making them."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
@@ -61,6 +63,8 @@ class Request:
     origins: Mapping[str, ToolOrigin] = field(default_factory=dict)
     wire: dict[str, Any] = field(default_factory=dict)
     history: str = "messages"
+    raws: tuple[bytes, ...] = ()
+    keys: tuple[bytes, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,40 @@ def parse_json(body: bytes) -> Any:
             raise bad(f"the body is not JSON: {first}") from None
 
 
+def dumps(value: Any) -> bytes:
+    """JSON of what was read. Too deep to be stored is refused: orjson reads 1,024 levels and writes 254."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        raise bad("the body is nested too deep") from None
+
+
+class Known:
+    """Messages by their JSON: a history comes back on every call, and to look it up costs less than to read it."""
+
+    _ITEM_BYTES = 4096
+    _TOTAL_BYTES = 32 << 20
+
+    def __init__(self, read: Callable[[Any, str], Message]) -> None:
+        self._read = read
+        self._messages: dict[bytes, tuple[Message, bytes]] = {}
+        self._size = 0
+
+    def read(self, raw: bytes, item: Any, where: str) -> tuple[Message, bytes]:
+        """The message and its key."""
+        found = self._messages.get(raw)
+        if found is None:
+            message = self._read(item, where)
+            found = message, message_key(message)
+            if len(raw) <= self._ITEM_BYTES:
+                if self._size > self._TOTAL_BYTES:
+                    self._messages.clear()
+                    self._size = 0
+                self._messages[raw] = found
+                self._size += len(raw)
+        return found
+
+
 def as_object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise bad(f"{where} must be an object")
@@ -150,10 +188,7 @@ def as_arguments(value: Any, where: str) -> str:
     """The arguments of a tool call as JSON text; some clients send the object itself."""
     if isinstance(value, str):
         return value
-    try:
-        return orjson.dumps(value or {}).decode()
-    except TypeError:  # orjson reads 1,024 levels but writes 254
-        raise bad(f"{where} is nested too deep") from None
+    return dumps(value or {}).decode()
 
 
 def join_parts(content: Any, where: str, field: str, between: str = "\n") -> str:

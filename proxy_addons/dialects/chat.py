@@ -32,10 +32,13 @@ class Chat:
         items = base.as_list(wire.get("messages"), "messages")
         if not items:
             raise bad("messages must be a non-empty list")
+        raws = tuple(base.dumps(item) for item in items)
+        numbered = enumerate(zip(raws, items, strict=True))
+        read = [_KNOWN.read(raw, item, f"messages[{index}]") for index, (raw, item) in numbered]
         tools, origins, dropped = _read_tools(wire)
         limit = "max_completion_tokens" if wire.get("max_completion_tokens") is not None else "max_tokens"
         return Request(
-            messages=tuple(_read_message(item, f"messages[{index}]") for index, item in enumerate(items)),
+            messages=tuple(message for message, _ in read),
             tools=tools,
             stream=wire.get("stream") is True,
             model=base.as_text(wire.get("model"), "model"),
@@ -46,6 +49,8 @@ class Chat:
             n=base.as_count(wire.get("n"), "n") or 1,
             origins=origins,
             wire=wire,
+            raws=raws,
+            keys=tuple(key for _, key in read),
         )
 
     def read_answer(self, content_type: str, body: bytes) -> Answer:
@@ -128,6 +133,9 @@ def _read_message(value: Any, where: str) -> Message:
         return Message(role, text)
     refusal = base.as_text(item.get("refusal"), where, ".refusal")
     return Message(role, text or refusal, _reasoning(item), _read_calls(item, where))
+
+
+_KNOWN = base.Known(_read_message)
 
 
 def _reasoning(item: dict[str, Any]) -> str:

@@ -53,6 +53,7 @@ class Responses:
             origins=catalogue.origins,
             wire=wire,
             history="input",
+            raws=tuple(base.dumps(item) for item in items) if items is raw else (),
         )
 
     def read_answer(self, content_type: str, body: bytes) -> Answer:

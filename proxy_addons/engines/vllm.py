@@ -59,7 +59,7 @@ class Vllm:
             if versions:
                 ask["request_id"] = f"{call_id}-{len(versions)}-{stuck}"
             sampled = b"," + orjson.dumps(ids.tolist())[1:-1] if ids else b""
-            body = orjson.dumps(ask)[:-1] + b',"prompt":[' + prompt_json + sampled + b"]}"
+            body = b"".join((orjson.dumps(ask)[:-1], b',"prompt":[', prompt_json, sampled, b"]}"))
             reply = await self._post(body)
             piece = check(_read(reply, prompt_len + len(ids), self._settings), self._vocab_size, max_tokens - len(ids))
             stuck = 0 if piece.ids else stuck + 1

@@ -49,7 +49,7 @@ def tokens_sql(run_id: str) -> str:
     """How sure the policy was of what it sampled, by harness."""
     return (
         "SELECT harness, count(*) AS sampled, round(avg(logprob), 3) AS mean_logprob, "
-        "arg_min(text, logprob) AS least_likely, round(exp(min(logprob)), 5) AS its_probability "
+        "arg_min(text, logprob) AS least_likely, exp(min(logprob)) AS its_probability "
         "FROM tokens JOIN rollouts USING (run_id, rollout_id, attempt) "
         f"WHERE sampled AND run_id = '{run_id}' GROUP BY harness ORDER BY harness"
     )

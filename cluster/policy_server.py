@@ -138,11 +138,11 @@ def command(serving: Serving, port: int) -> list[str]:
     return [*argv, "--enforce-eager", "--max-num-seqs", "16"]
 
 
-async def stop_server(state: Path, died: asyncio.Event | None = None) -> None:
-    """End the server of a state file with all its children, and forget it."""
+async def stop_server(state: Path, died: asyncio.Event | None = None, *, patience_s: float = _STOP_S) -> None:
+    """End the server of a state file with all its children, and forget it; by force after `patience_s`."""
     running = _read_state(state)
     if running is not None:
-        for number, wait_s in ((signal.SIGTERM, _STOP_S), (signal.SIGKILL, 5.0)):
+        for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, 5.0)):
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, number)  # its own group: engine and workers go with it
             if await _gone(running, wait_s):
@@ -178,7 +178,7 @@ async def _start(serving: Serving, state: Path, log: Path, say: Say, keep: bool)
     try:
         await _wait_healthy(process, port, log, say)
     except BaseException:
-        await stop_server(state)
+        await stop_server(state, patience_s=1.0)  # vLLM does not listen while it imports, and has nothing to save
         raise
     return running
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import aiohttp
 
+from benchmarks.figure import report
 from openforge.cache import cache_dir
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -159,12 +160,6 @@ async def settled(pid: int) -> None:
         if cpu_ms(pid) - spent < 10:
             return
         spent = cpu_ms(pid)
-
-
-def report(name: str, figure: float, unit: str, goal: float) -> bool:
-    ok = figure <= goal
-    print(f"{name}: {figure:.2f} {unit} (goal {goal:g} or less) {'ok' if ok else 'short'}", flush=True)
-    return ok
 
 
 async def cpu_per_turn(bench: Bench) -> list[bool]:

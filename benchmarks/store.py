@@ -14,6 +14,7 @@ from typing import Any
 
 import duckdb
 
+from benchmarks.figure import report
 from openforge.journal.reader import read_records
 from openforge.store.compact import compact
 from openforge.store.connect import connect, new_connection
@@ -48,7 +49,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=100_000)
     calls = parser.parse_args().calls
-    short = False
+    good = True
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         run, made_s = timed(lambda: make(root, calls))
@@ -56,17 +57,17 @@ def main() -> int:
         rollout = next(iter(run.truth.rewards))
         print(f"{calls} calls, {size_mb:.0f} MB of segments, written in {made_s:.1f} s")
         _, loop_s = timed(lambda: sum(1 for _ in read_records(run.run_dir, {"call.close"})))
-        short |= ask(root, "segments", rollout, loop_s)
+        good &= ask(root, "segments", rollout, loop_s)
         done, compact_s = timed(lambda: compact(run.run_dir))
         parquet_mb = sum(path.stat().st_size for path in run.run_dir.rglob("*.parquet")) / 1e6
-        short |= report("compact", done.records / compact_s / 1000, "thousand records/s", 5, at_least=True)
-        short |= report("parquet size", parquet_mb / size_mb, "of segments", 0.5)
-        short |= ask(root, "parquet", rollout, loop_s)
+        good &= report("compact", done.records / compact_s / 1000, "thousand records/s", 5, at_least=True)
+        good &= report("parquet size", parquet_mb / size_mb, "of segments", 0.5)
+        good &= ask(root, "parquet", rollout, loop_s)
         _, empty_s = best(lambda: new_connection())
-        short |= report("connect", empty_s, "s", 0.3)
+        good &= report("connect", empty_s, "s", 0.3)
         _, jail_s = best(lambda: SafeSql(root).query("SELECT count(*) FROM calls"))
-        short |= report("a person's query, process and all", jail_s, "s", 1.5)
-    return 5 if short else 0
+        good &= report("a person's query, process and all", jail_s, "s", 1.5)
+    return 0 if good else 5
 
 
 def make(root: Path, calls: int) -> SyntheticRun:
@@ -79,26 +80,16 @@ def make(root: Path, calls: int) -> SyntheticRun:
 
 def ask(root: Path, where: str, rollout: str, loop_s: float) -> bool:
     con = connect(root)
-    short = False
+    good = True
     for name, sql in QUERIES.items():
         _, seconds = best(lambda sql=sql: run_query(con, sql.format(rollout=rollout)))
-        short |= report(f"{where}: {name}", seconds, f"s, {loop_s / seconds:.1f} x a Python loop", GOALS_S[where][name])
+        good &= report(f"{where}: {name}", seconds, f"s, {loop_s / seconds:.1f} x a Python loop", GOALS_S[where][name])
     con.close()
-    return short
+    return good
 
 
 def run_query(con: duckdb.DuckDBPyConnection, sql: str) -> Any:
     return con.sql(sql).to_arrow_table()
-
-
-def report(name: str, figure: float, unit: str, goal: float, *, at_least: bool = False) -> bool:
-    """Print one figure; returns whether it falls short of its goal."""
-    good = figure >= goal if at_least else figure <= goal
-    print(
-        f"{name}: {figure:.3g} {unit} (goal {'≥' if at_least else '≤'} {goal:g}) {'ok' if good else 'short'}",
-        flush=True,
-    )
-    return not good
 
 
 def timed[T](work: Callable[[], T]) -> tuple[T, float]:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -114,3 +115,36 @@ def test_just_says_what_is_missing_in_one_line(tmp_path: Path) -> None:
     assert ended.stderr.splitlines() == [
         "just: Python 3.12 or 3.13 not found; install one (or uv), or set OPENFORGE_PYTHON to its path"
     ]
+
+
+_SLOW = """
+import sys, time
+from openforge_tui.cli import output
+def work():
+    print("started", flush=True)
+    try:
+        time.sleep(30)
+    finally:
+        output.say("cleaned up")
+sys.exit(output.run_command(work))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("ignored", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_the_command_in_good_order(number: signal.Signals, ignored: signal.Signals) -> None:
+    """Also where a script started it with `&` (no SIGINT) or nohup (no SIGHUP, which then stays switched off)."""
+    ignore = f"import signal; signal.signal({int(ignored)}, signal.SIG_IGN)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", ignore + _SLOW], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    process.send_signal(number)
+    if number is ignored is signal.SIGHUP:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.5)
+        process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert said.split() == ["cleaned", "up", "interrupted"]

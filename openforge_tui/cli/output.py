@@ -12,6 +12,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from openforge.errors import OpenForgeError, UsageError
@@ -27,17 +28,15 @@ _CONTROL = re.compile(
 )
 
 
-_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
 def plain(text: str) -> str:
     """`text` without anything a terminal would obey; newlines and tabs stay."""
     return _CONTROL.sub("", text)
 
 
 def say(text: str) -> None:
-    """Narration: one line on stderr."""
-    print(plain(text), file=sys.stderr, flush=True)
+    """Narration: one line on stderr. That nobody reads it any more (the terminal was closed) must not end the work."""
+    with suppress(OSError):
+        print(plain(text), file=sys.stderr, flush=True)
 
 
 def emit(
@@ -97,8 +96,8 @@ def emit_object(value: Mapping[str, Any], fmt: str | None = None) -> None:
 
 def run_command(command: Callable[[], object]) -> int:
     """Run `command` and turn how it ended into an exit code; what went wrong is told on stderr."""
-    for number in _STOPS[1:]:
-        signal.signal(number, signal.default_int_handler)  # so that `finally` runs for them as it does for Ctrl-C
+    for number in _stops():
+        signal.signal(number, signal.default_int_handler)  # so that `finally` runs for all of them
     try:
         code = command()
         sys.stdout.flush()
@@ -116,6 +115,12 @@ def run_command(command: Callable[[], object]) -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
 
 
+def _stops() -> list[signal.Signals]:
+    """The signals that end the work in good order. One that says "the terminal is gone" may be switched off (nohup)."""
+    hung_up = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGINT, signal.SIGTERM, *hung_up]
+
+
 def _interrupted() -> int:
     say("interrupted")
     return 130
@@ -127,6 +132,7 @@ def run_async[T](work: Coroutine[Any, Any, T]) -> T:
     A second signal only says so, since processes would be left behind; the third leaves them behind.
     """
     presses = 0
+    before = {number: signal.getsignal(number) for number in _stops()}
 
     async def guarded() -> T:
         task = asyncio.current_task()
@@ -141,11 +147,10 @@ def run_async[T](work: Coroutine[Any, Any, T]) -> T:
             if presses == 1:
                 task.cancel()
 
-        for number in _STOPS:
+        for number in before:
             asyncio.get_running_loop().add_signal_handler(number, stop)
         return await work
 
-    before = {number: signal.getsignal(number) for number in _STOPS}
     try:
         return asyncio.run(guarded())
     except asyncio.CancelledError:

@@ -121,8 +121,8 @@ _SLOW = """
 import sys, time
 from openforge_tui.cli import output
 def work():
-    print("started", flush=True)
     try:
+        print("started", flush=True)
         time.sleep(30)
     finally:
         output.say("cleaned up")

@@ -23,7 +23,7 @@ check: lint types imports test
 
 # Tests (arguments go to pytest: `./just test -k journal`)
 test *args:
-    pytest --numprocesses 2 --dist loadgroup "$@"
+    pytest --numprocesses 2 --dist loadfile "$@"
 
 # Format and lint, changing nothing
 lint:

@@ -28,16 +28,9 @@ def _guarded_connect(self: socket.socket, address: Any) -> None:
     _connect(self, address)
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one file share a worker, and so do all that use the policy: one vLLM fills a small machine.
-
-    Those come first, since the one worker that runs them would else be the last to end.
-    """
+    """What uses the policy comes first: it takes longest, and a worker that began with it late would end last."""
     items.sort(key=lambda item: item.get_closest_marker("policy") is None)
-    for item in items:
-        group = "policy" if item.get_closest_marker("policy") else item.path.as_posix()
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(autouse=True)

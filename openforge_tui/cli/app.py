@@ -64,6 +64,12 @@ class LazyGroup(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         return name, load_verb(name, self.params) if name else command, rest
 
+    def invoke(self, ctx: Any) -> Any:
+        code = super().invoke(ctx)
+        if isinstance(code, int):
+            raise typer.Exit(code)  # on its own typer drops what a verb returns
+        return code
+
 
 def load_verb(name: str, global_options: list[Any]) -> Any:
     """Import the file of a verb and return its command, taking the global options at every leaf."""

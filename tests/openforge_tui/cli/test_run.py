@@ -83,3 +83,11 @@ def test_nothing_running_says_what_to_type(tmp_path: Path) -> None:
     done = openforge(tmp_path, "status")
     assert done.returncode == 0
     assert "openforge run" in done.stderr
+
+
+def test_a_run_of_nothing_but_errors_is_exit_code_3(tmp_path: Path) -> None:
+    typed = ("policy.engine=openai", "policy.base_url=http://127.0.0.1:9/v1", "run.mode=record", "run.retries=0")
+    settings = [word for setting in (*typed, "run.time_limit_s=3") for word in ("--set", setting)]
+    done = openforge(tmp_path, "run", "--tasks", "desk/count-lines", "-o", "json", *settings)
+    assert json.loads(done.stdout)[0]["error"] == 1, done.stderr
+    assert done.returncode == 3

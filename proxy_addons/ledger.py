@@ -121,6 +121,8 @@ class Ledger:
     def refused(self, rollout: Rollout | None, error: WireError) -> None:
         """A call that was not let in. Callers that nobody knows are journalled up to a number, to save the disk."""
         self.refusals[error.code] += 1
+        if rollout is not None:
+            rollout.totals.refused += 1
         if rollout is None and self.refusals[error.code] > _STRANGERS:
             return
         try:

@@ -116,23 +116,24 @@ class Rollout:
         self.tips = Tips()
         self.items: dict[CallId, array[int]] = {}  # digests of a call's wire items, for its successor's record
         self.in_flight: dict[CallId, Call] = {}
+        self.body_bytes = 0  # of requests that are being read or answered
         self.summary: dict[str, Any] | None = None
 
     def admit(self, call: Call) -> None:
         """Let a call start, or raise the WireError that says why not. 403 and 410: no client asks again after those."""
-        try:
-            self.check_open()
-            if self.limits.calls is not None and self.totals.calls >= self.limits.calls:
-                raise WireError(403, "limit_calls", f"this rollout has made its {self.limits.calls} calls")
-            if self.room() < 1:
-                raise WireError(403, "limit_tokens", f"this rollout has used its {self.limits.tokens} tokens")
-            if time.monotonic() >= self.deadline:
-                raise WireError(403, "limit_time", f"this rollout has used its {self.limits.time_s:g} seconds")
-        except WireError:
-            self.totals.refused += 1
-            raise
+        self.check_limits()
         self.totals.calls += 1
         self.in_flight[call.call_id] = call
+
+    def check_limits(self) -> None:
+        """Asked before a request's body is read, and again when it is there."""
+        self.check_open()
+        if self.limits.calls is not None and self.totals.calls >= self.limits.calls:
+            raise WireError(403, "limit_calls", f"this rollout has made its {self.limits.calls} calls")
+        if self.room() < 1:
+            raise WireError(403, "limit_tokens", f"this rollout has used its {self.limits.tokens} tokens")
+        if time.monotonic() >= self.deadline:
+            raise WireError(403, "limit_time", f"this rollout has used its {self.limits.time_s:g} seconds")
 
     def check_open(self) -> None:
         """Asked again right before a commit: an answer that comes after the seal is not kept."""

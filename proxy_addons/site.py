@@ -9,7 +9,8 @@ Retry-After: harnesses change their tools, or give up, after a 400. A client tha
 import asyncio
 import hmac
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from aiohttp import web
@@ -80,7 +81,8 @@ class Site:
                 raise WireError(
                     503, "recorder_broken", f"the journal is broken: {self._ledger.broken}", retry_after_s=5
                 )
-            return await self._call(request, caller, dialect, await self._body(request))
+            async with self._body(request, caller.rollout) as body:
+                return await self._call(request, caller, dialect, body)
         except WireError as error:
             return _refusal(error, dialect)
 
@@ -109,12 +111,39 @@ class Site:
             return web.json_response({"object": "list", "data": [entry]})
         return _refusal(WireError(404, "not_found", f"{request.method} {path} is no model call"), None)
 
-    async def _body(self, request: web.Request) -> bytes:
+    @asynccontextmanager
+    async def _body(self, request: web.Request, rollout: Rollout) -> AsyncIterator[bytes]:
+        """What the harness sent, read only if the call may be let in. It counts as held until the call has ended."""
+        read = bytearray()
+        size = 0
         try:
-            return await request.read()
-        except web.HTTPRequestEntityTooLarge:
-            limit = f"{self._max_body_bytes >> 20} MiB"
-            raise WireError(413, "request_too_large", f"the request is larger than {limit}") from None
+            try:
+                rollout.check_limits()
+                self._check_size(rollout, request.content_length or 0)
+                async with asyncio.timeout_at(rollout.deadline):
+                    async for part in request.content.iter_any():
+                        read += part
+                        size += len(part)
+                        rollout.body_bytes += len(part)
+                        self._check_size(rollout, size)
+            except (WireError, TimeoutError) as problem:
+                error = problem if isinstance(problem, WireError) else _out_of_time()
+                self._ledger.refused(rollout, error)
+                raise error from None
+            body = bytes(read)
+            read.clear()
+            yield body
+        finally:
+            rollout.body_bytes -= size
+
+    def _check_size(self, rollout: Rollout, size: int) -> None:
+        """One limit for a request, and for all that one rollout makes the recorder hold at a time."""
+        limit = f"{self._max_body_bytes >> 20} MiB"
+        if size > self._max_body_bytes:
+            raise WireError(413, "request_too_large", f"the request is larger than {limit}")
+        if rollout.body_bytes > self._max_body_bytes:
+            told = f"this rollout's open requests are larger than {limit}"
+            raise WireError(429, "too_much_at_once", told, retry_after_s=1)
 
     async def _call(self, request: web.Request, caller: Caller, dialect: Dialect, body: bytes) -> web.StreamResponse:
         rollout = caller.rollout
@@ -239,7 +268,7 @@ def explain(problem: BaseException, call: Call) -> WireError:
     if isinstance(problem, asyncio.CancelledError):
         return call.cause or WireError(503, "recorder_stopped", "the recorder is stopping", retry_after_s=1)
     if isinstance(problem, TimeoutError):
-        return WireError(403, "limit_time", "this rollout has used its time")
+        return _out_of_time()
     if isinstance(problem, EngineError):
         if problem.error_class == "context_length_exceeded":
             return WireError(400, problem.error_class, problem.summary)
@@ -248,6 +277,10 @@ def explain(problem: BaseException, call: Call) -> WireError:
         return WireError(503, "recorder_broken", problem.summary, retry_after_s=5)
     log.error("a bug in call %s", call.call_id, exc_info=problem)
     return WireError(503, "internal", f"the recorder failed: {type(problem).__name__}", retry_after_s=1)
+
+
+def _out_of_time() -> WireError:
+    return WireError(403, "limit_time", "this rollout has used its time")
 
 
 def api_key(get: Callable[[str], str | None]) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import resource
 import time
+from asyncio import StreamReader, StreamWriter
 from typing import Any
 
 import aiohttp
@@ -96,6 +97,58 @@ async def test_s16_a_large_tool_result_is_taken_and_a_larger_body_refused(make_d
     async with desk.http.post(f"{desk.site}/r/{TOKEN}/v1/responses", data=b" " * ((64 << 20) + 1)) as answer:
         assert answer.status == 413
         assert (await answer.json(content_type=None))["error"]["code"] == "request_too_large"
+
+
+async def send_slowly(desk: Desk, token: str, declared: int, sent: bytes = b"") -> tuple[StreamReader, StreamWriter]:
+    """A request whose body does not come to its end."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(desk.site.rpartition(":")[2]))
+    head = f"POST /r/{token}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {declared}\r\n\r\n"
+    writer.write(head.encode() + sent)
+    await writer.drain()
+    return reader, writer
+
+
+@pytest.mark.parametrize("why", ["limit_calls", "limit_time", "sealed", "dropped", "request_too_large"])
+async def test_a_call_that_may_not_be_made_is_refused_before_its_body_is_read(desk: Desk, why: str) -> None:
+    await desk.register("r1.t.h.1", "a" * 24, max_calls=1, deadline_s=0.001 if why == "limit_time" else 60)
+    if why == "limit_calls":
+        assert (await desk.post(CHAT, token="a" * 24))[0] == 200
+    elif why == "sealed":
+        await desk.seal("r1.t.h.1")
+    elif why == "dropped":
+        await desk.control("DELETE", "/rollouts/r1.t.h.1")
+    reader, writer = await send_slowly(desk, "a" * 24, 1 << 40 if why == "request_too_large" else 1000)
+    async with asyncio.timeout(5):
+        assert f'"{why}"'.encode() in await reader.readuntil(b"}")
+    writer.close()
+    assert desk.records("call.refused")[-1]["error_class"] == why
+    assert (await desk.control("GET", "/rollouts/r1.t.h.1"))[1]["refused"] == 1
+
+
+async def test_unfinished_bodies_of_one_rollout_cannot_fill_the_memory(make_desk: Any) -> None:
+    desk: Desk = await make_desk(max_body_bytes=64 << 20)
+    await desk.register()
+    rollout = desk.parts.registry.get(ROLLOUT)
+    part = b" " * (40 << 20)
+    first, open_end = await send_slowly(desk, TOKEN, len(part) + 2, part)
+    await until(lambda: rollout.body_bytes == len(part))
+    async with desk.http.post(f"{desk.site}/r/{TOKEN}/v1/chat/completions", data=part) as answer:
+        assert (answer.status, (await answer.json())["error"]["code"]) == (429, "too_much_at_once")
+        assert answer.headers["retry-after"] == "1"
+    open_end.write(b"{}")
+    assert b" 400 " in await first.readline()
+    open_end.close()
+    await until(lambda: rollout.body_bytes == 0)
+    assert (await desk.post(CHAT))[0] == 200
+
+
+async def test_a_body_that_never_ends_is_given_up_when_its_rollout_ends(desk: Desk) -> None:
+    await desk.register("r1.t.h.1", "a" * 24, deadline_s=0.2)
+    reader, writer = await send_slowly(desk, "a" * 24, 1000, b"{")
+    async with asyncio.timeout(5):
+        assert b'"limit_time"' in await reader.readuntil(b"}")
+    writer.close()
+    assert desk.parts.registry.get("r1.t.h.1").body_bytes == 0
 
 
 async def test_w28_a_stream_is_kept_alive_while_the_policy_thinks(make_desk: Any) -> None:

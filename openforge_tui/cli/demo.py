@@ -15,6 +15,18 @@ if TYPE_CHECKING:
     from openforge.ids import RunId
     from openforge_tui.verify import Report
 
+# What is most worth knowing first: a narrow terminal shows no more.
+_COLUMNS = ("harness", "rollouts", "reward", "calls", "prompt_tokens", "sampled_tokens", "samples_a_rollout")
+_COLUMNS += ("breaks", "errors", "failed", "graded")
+_HEADERS = {
+    "prompt_tokens": "prompt",
+    "sampled_tokens": "sampled",
+    "samples_a_rollout": "samples each",
+    "mean_logprob": "logprob",
+    "least_likely": "least likely",
+    "its_probability": "at",
+}
+
 
 def register(app: typer.Typer) -> None:
     app.command()(demo)
@@ -119,6 +131,6 @@ def _show(store_root: "Path", run_id: str, report: "Report") -> None:
         output.emit_object({"run_id": run_id, "harnesses": harnesses, "tokens": tokens, "verify": proof}, fmt)
         return
     output.say("\nby harness")
-    output.emit(harnesses)
+    output.emit(harnesses, _COLUMNS, headers=_HEADERS)
     output.say(f'\nhow sure was the policy? openforge sql "{questions.tokens_sql(run_id)}"')
-    output.emit(tokens)
+    output.emit(tokens, headers=_HEADERS)

@@ -39,7 +39,7 @@ def list_harnesses() -> None:
         }
         for manifest in manifests
     ]
-    output.emit(rows, ["harness", "version", "dialects", "install", "installed", "hash", "summary"])
+    output.emit(rows, ["harness", "version", "installed", "dialects", "summary", "install", "hash"])
 
 
 @harness_app.command()

@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from openforge.errors import OpenForgeError, UsageError
@@ -40,12 +41,17 @@ def say(text: str) -> None:
 
 
 def emit(
-    rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None, fmt: str | None = None, *, title: str = ""
+    rows: Iterable[Mapping[str, Any]],
+    columns: Sequence[str] | None = None,
+    fmt: str | None = None,
+    *,
+    title: str = "",
+    headers: Mapping[str, str] | None = None,
 ) -> None:
     """Print rows on stdout in `fmt` (default: what `-o` said, else a table).
 
     `columns` gives names and order; without it the first row does. `name` prints the first column alone. `title`
-    stands over a table and nowhere else.
+    stands over a table and nowhere else; `headers` are shorter names of columns, for a table alone.
     """
     rows = list(rows)
     columns = list(columns if columns is not None else (rows[0] if rows else ()))
@@ -55,7 +61,7 @@ def emit(
 
         emit_arrow(pa.Table.from_pylist([{c: row.get(c) for c in columns} for row in rows]), fmt)
     elif fmt == "table":
-        _write(_table(rows, columns, title))
+        _write(_table(rows, columns, title, headers or {}))
     elif fmt == "name":
         _write("".join(f"{plain(_text(row.get(columns[0])))}\n" for row in rows))
     elif fmt == "csv":
@@ -89,7 +95,7 @@ def emit_object(value: Mapping[str, Any], fmt: str | None = None) -> None:
     if fmt == "json":
         _write(_json(dict(value), indent=True) + b"\n")
     elif fmt == "table":
-        _write(_table([{"": key, " ": item} for key, item in value.items()], ["", " "], ""))
+        _write(_table([{"": key, " ": item} for key, item in value.items()], ["", " "], "", {}))
     else:
         emit([value], list(value), fmt)
 
@@ -198,23 +204,38 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], title: str) -> str:
+def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], title: str, headers: Mapping[str, str]) -> str:
     from rich.console import Console
-    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
+    from openforge_tui.cli.table import GAP, Column, fit
+
+    cells = [
+        Column(
+            headers.get(name, name),
+            tuple(plain(_text(row.get(name))).replace("\n", "⏎") for row in rows),
+            fixed=bool(rows) and all(isinstance(row.get(name), int | float | date | None) for row in rows),
+            right=bool(rows) and all(isinstance(row.get(name), int | float | None) for row in rows),
+        )
+        for name in columns
+    ]
     on_terminal = sys.stdout.isatty()
+    layout = fit(cells, Console().width if on_terminal else sys.maxsize)
     table = Table(box=None, pad_edge=False, title=title or None, title_justify="left", header_style="bold")
-    for column in columns:
-        numbers = bool(rows) and all(isinstance(row.get(column), int | float | None) for row in rows)
-        table.add_column(column, justify="right" if numbers else "left", no_wrap=True, overflow="ellipsis")
-    for row in rows:
-        table.add_row(*(Text(plain(_text(row.get(c))).replace("\n", "⏎")) for c in columns))
+    for column, width in layout.shown:
+        justify: Any = "right" if column.right else "left"
+        table.add_column(column.header, justify=justify, width=width, no_wrap=True, overflow="ellipsis")
+    for number in range(len(rows)):
+        table.add_row(*(Text(column.cells[number]) for column, _ in layout.shown))
     buffer = io.StringIO()
-    console = Console(file=buffer, force_terminal=on_terminal, width=None if on_terminal else 100_000)
+    wide = sum(width + GAP for _, width in layout.shown)
+    console = Console(file=buffer, force_terminal=on_terminal, width=max(wide, 1))
     console.print(table)
-    if on_terminal and Measurement.get(console, console.options, table).maximum > console.width:
+    if layout.left_out:
+        count = len(layout.left_out)
+        say(f"… {count} more {'column' if count == 1 else 'columns'} ({', '.join(layout.left_out)}): -o json")
+    elif layout.cut:
         say("some cells are cut to fit this terminal; -o json shows them whole")
     if on_terminal:
         return buffer.getvalue()

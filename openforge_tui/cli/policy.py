@@ -29,7 +29,7 @@ def list_policies() -> None:
     from openforge_tui import policies
 
     rows = [
-        {"policy": name, "made": policies.find(name) is not None, "folder": str(policies.place(name)), "what": what}
+        {"policy": name, "made": policies.find(name) is not None, "what": what, "folder": str(policies.place(name))}
         for name, what in policies.BUILTIN.items()
     ]
     output.emit(rows)

@@ -10,15 +10,16 @@ COLUMNS = (
     "rollout_id",
     "state",
     "reward",
+    "error_class",
     "calls",
-    "prompt_tokens",
     "completion_tokens",
+    "prompt_tokens",
     "samples",
     "seconds",
     "attempt",
-    "error_class",
     "detail",
 )
+_HEADERS = {"error_class": "error", "prompt_tokens": "tokens in", "completion_tokens": "sampled"}
 _SQL = """
     SELECT rollout_id, state, reward, coalesce(calls, 0) AS calls, prompt_tokens, completion_tokens, samples,
         round(date_diff('millisecond', started_at, ended_at) / 1000, 1) AS seconds, attempt, error_class,
@@ -50,6 +51,6 @@ def rollouts(
     if failed:
         conditions.append("(state NOT IN ('done', 'queued', 'starting', 'running', 'grading') OR reward <= 0)")
     rows = query(store_root, _SQL.format(" AND ".join(conditions)), chosen or None, runs=[run_id])
-    output.emit(rows, COLUMNS)
+    output.emit(rows, COLUMNS, headers=_HEADERS)
     if rows:
         output.say(f"next: openforge show {rows[0]['rollout_id']}")

@@ -29,7 +29,7 @@ def list_tasks(refs: Annotated[list[str] | None, typer.Argument(help="Task sets,
         }
         for task in load_tasks(refs or list_sets())
     ]
-    output.emit(rows, ["task", "category", "difficulty", "near_misses", "hash", "instruction"])
+    output.emit(rows, ["task", "category", "difficulty", "near_misses", "instruction", "hash"])
 
 
 @tasks_app.command()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cluster.beneath import write_beneath
 from cluster.grading import Grade, base_env, grade
 from cluster.install import Installed
 from cluster.recorder_process import RecorderError, RecorderProcess, SealSummary
@@ -148,7 +149,6 @@ class Attempt:
     async def _run_harness(self, workspace: Workspace, wall_s: float) -> Exit:
         harness, folder = self.spec.harness, workspace.folder
         layout = self.runtime.layout(folder, self.installed.root, self.installed.node)
-        place_skills(self.spec.task, workspace.work, harness.spec.skills.dir)
         proxy_url = f"http://{self.token}:x@{layout.proxy}"
         base_url = layout.site if harness.spec.identity.via == "key" else f"{layout.site}/r/{self.token}"
         launch = harness.launch(
@@ -164,10 +164,12 @@ class Attempt:
                 "proxy_url": proxy_url,
             }
         )
-        for path, text in launch.files.items():
-            file = folder / "home" / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
+        try:
+            place_skills(self.spec.task, workspace.work, harness.spec.skills.dir)
+            for path, text in launch.files.items():
+                write_beneath(folder / "home", path, text)
+        except (InfraError, OSError) as error:
+            raise AttemptError(ErrorClass.SANDBOX, f"the start files are unfit: {error}") from error
         certificates = folder / "ca.pem"
         assert self.recorder.ready is not None
         shutil.copyfile(self.recorder.ready.ca_path, certificates)

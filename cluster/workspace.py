@@ -3,10 +3,10 @@
 The files depend on the task and the seed only: setup runs without network, with a clean environment, at fixed paths.
 """
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.beneath import copy_beneath
 from cluster.grading import base_env
 from cluster.runtimes.base import Exit, Limits, Mount, Runtime, Spec
 from cluster.worktree import copy_tree
@@ -76,8 +76,9 @@ async def run_script(
 
 
 def place_skills(task: Task, work: Path, skills_dir: str) -> None:
-    """Copy the task's skill folders to where this harness lists skills from, unless they are there already."""
+    """Copy the task's skill folders to where this harness lists skills from, unless they are there already.
+
+    InfraError when the start files lead out of the work folder.
+    """
     for skill in task.skills:
-        source, target = work / skill, work / skills_dir / Path(skill).name
-        if source != target and source.is_dir() and not target.exists():
-            shutil.copytree(source, target, symlinks=True)
+        copy_beneath(work, skill, f"{skills_dir}/{Path(skill).name}")

@@ -5,20 +5,31 @@ dialects it speaks and how it tells who is calling. Placeholders such as `{base_
 `HarnessManifest.launch`; nothing here starts a process.
 """
 
+import difflib
 import hashlib
 import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from openforge.errors import ConfigError, UsageError
 
 BUILTIN_ROOT = Path(__file__).resolve().parent.parent / "harness_images"
 _PLACEHOLDER = re.compile(r"\{(instruction|model|base_url|api_key|home|work|harness_dir|bin|proxy_url)\}")
+
+
+def _stays_inside(path: str) -> str:
+    steps = PurePosixPath(path)
+    if not steps.parts or steps.is_absolute() or ".." in steps.parts or "\0" in path:
+        raise ValueError("must be a relative path without '..'")
+    return path
+
+
+_Inside = Annotated[str, AfterValidator(_stays_inside)]
 
 
 class _Table(BaseModel):
@@ -38,8 +49,8 @@ class Install(_Table):
 class ConfigFileSpec(_Table):
     """A file written before the start: `path` relative to the home folder, `template` beside the manifest."""
 
-    path: str
-    template: str
+    path: _Inside
+    template: _Inside
 
 
 class RunSpec(_Table):
@@ -61,7 +72,7 @@ class Ca(_Table):
 
 
 class Skills(_Table):
-    dir: str = ".agents/skills"
+    dir: _Inside = ".agents/skills"
 
 
 class History(_Table):
@@ -150,7 +161,10 @@ def load_harness(name: str, roots: Sequence[Path] = (BUILTIN_ROOT,)) -> HarnessM
     """Read one manifest. UsageError when there is none of that name, ConfigError when it is wrong."""
     root = next((root / name for root in roots if (root / name / "harness.toml").is_file()), None)
     if root is None:
-        raise UsageError(f"no harness is called {name!r}", hint=f"known: {', '.join(list_harnesses(roots))}")
+        known = list_harnesses(roots)
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+        raise UsageError(f"no harness is called {name!r}", hint=hint)
     file = root / "harness.toml"
     try:
         spec = _ManifestFile.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))

@@ -60,6 +60,14 @@ def test_an_unknown_key_is_an_error_with_file_and_key(tmp_path: Path) -> None:
         load_harness("toy", [tmp_path])
 
 
+@pytest.mark.parametrize("path", ["../../x", "/etc/x", "a/../../x", ""])
+@pytest.mark.parametrize("key", ['path = ".toy/{model}.json"', 'template = "toy.json"'])
+def test_a_file_outside_the_home_or_the_harness_folder_is_refused(tmp_path: Path, key: str, path: str) -> None:
+    make_harness(tmp_path, MANIFEST.replace(key, f'{key.split()[0]} = "{path}"'))
+    with pytest.raises(ConfigError, match="must be a relative path"):
+        load_harness("toy", [tmp_path])
+
+
 def test_a_missing_template_is_named(tmp_path: Path) -> None:
     (make_harness(tmp_path) / "toy.json").unlink()
     with pytest.raises(ConfigError, match=r"toy\.json"):

@@ -5,6 +5,7 @@ A task is a folder: `task.toml`, `instruction.md`, `environment/`, `tests/test.s
 reads and hashes; it runs nothing.
 """
 
+import difflib
 import hashlib
 import re
 import tomllib
@@ -137,8 +138,9 @@ def read_task(root: Path) -> Task:
 def load_tasks(refs: Sequence[str], roots: Sequence[Path] = (BUILTIN_ROOT,)) -> list[Task]:
     """The tasks that `refs` name, in that order, each once.
 
-    A ref is a set (`desk`), a task (`desk/count-lines`) or a folder (holding one task or several). Raises UsageError
-    for a ref that names nothing, and for two different tasks of one name, since rollout ids carry the task's name only.
+    A ref is a set (`desk`), a task (`desk/count-lines`, or `count-lines` when one set has it) or a folder (holding one
+    task or several). Raises UsageError for a ref that names nothing, or two tasks, and for two different tasks of one
+    name, since rollout ids carry the task's name only.
     """
     found: dict[str, Task] = {}
     for ref in refs:
@@ -167,9 +169,21 @@ def _folders(ref: str, roots: Sequence[Path]) -> list[Path]:
         folders = _tasks_in(candidate)
         if folders:
             return folders
+    named = [path for root in roots for path in root.glob("*/*/task.toml") if path.parent.name == ref]
+    if len(named) == 1:
+        return [named[0].parent]
+    known = [f"{path.parent.parent.name}/{path.parent.name}" for root in roots for path in root.glob("*/*/task.toml")]
+    if named:
+        both = sorted(name for name in known if name.endswith(f"/{ref}"))
+        raise UsageError(f"{ref!r} is a task of several sets", hint=f"one of {', '.join(both)}")
+    bare = {name.rpartition("/")[2]: name for name in known}
+    near = difflib.get_close_matches(ref, [*known, *list_sets(roots), *bare], n=1)
     sets = ", ".join(list_sets(roots)) or "none"
     raise UsageError(
-        f"no task or task set is called {ref!r}", hint=f"task sets: {sets}; `openforge tasks list` shows the tasks"
+        f"no task or task set is called {ref!r}",
+        hint=f"did you mean {bare.get(near[0], near[0])}?"
+        if near
+        else f"task sets: {sets}; `openforge tasks list` shows the tasks",
     )
 
 

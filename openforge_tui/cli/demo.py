@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from openforge_tui.verify import Report
 
 # What is most worth knowing first: a narrow terminal shows no more.
-_COLUMNS = ("harness", "rollouts", "reward", "calls", "prompt_tokens", "sampled_tokens", "samples_a_rollout")
-_COLUMNS += ("breaks", "errors", "failed", "graded")
+_COLUMNS = (
+    *("harness", "rollouts", "reward", "calls", "prompt_tokens", "sampled_tokens", "samples_a_rollout"),
+    *("breaks", "errors", "failed", "graded"),
+)
 _HEADERS = {
     "prompt_tokens": "prompt",
     "sampled_tokens": "sampled",

@@ -25,6 +25,10 @@ _SQL = """
         round(date_diff('millisecond', started_at, ended_at) / 1000, 1) AS seconds, attempt, error_class,
         CASE WHEN length(detail) > 200 THEN left(detail, 200) || '…' ELSE detail END AS detail
     FROM rollouts WHERE {} ORDER BY task, harness, sample"""
+_THERE = """
+    SELECT list_sort(list(DISTINCT state)) AS states, list_sort(list(DISTINCT task)) AS tasks,
+        list_sort(list(DISTINCT harness)) AS harnesses
+    FROM rollouts HAVING count(*) > 0"""
 
 
 def register(app: typer.Typer) -> None:
@@ -46,6 +50,8 @@ def rollouts(
     store_root = settings.current().load().store_root
     run_id = find_run(store_root, run)
     wanted = {"task": task, "harness": harness, "state": state}
+    if task is not None:
+        wanted["task"] = task.rpartition("/")[2]  # the store knows tasks without their set
     chosen = {name: value for name, value in wanted.items() if value is not None}
     conditions = ["true", *(f"{name} = ${name}" for name in chosen)]
     if failed:
@@ -54,3 +60,10 @@ def rollouts(
     output.emit(rows, COLUMNS, headers=_HEADERS)
     if rows:
         output.say(f"next: openforge show {rows[0]['rollout_id']}")
+    elif chosen or failed:
+        there = [
+            f"{name} are {', '.join(all_)}"
+            for row in query(store_root, _THERE, runs=[run_id])
+            for name, all_ in row.items()
+        ]
+        output.say("; ".join(["nothing matches", *there]))

@@ -102,3 +102,20 @@ def test_every_task_that_ships_can_be_read() -> None:
     for task in load_tasks(list_sets()):
         assert task.solution.is_file(), task.ref
         assert task.near_misses(), task.ref
+
+
+def test_a_bare_name_finds_the_one_task_that_has_it(tmp_path: Path) -> None:
+    for name in ("a/one", "a/two", "b/two"):
+        make_task(tmp_path, name)
+    assert [task.ref for task in load_tasks(["one"], [tmp_path])] == ["a/one"]
+    with pytest.raises(UsageError) as told:
+        load_tasks(["two"], [tmp_path])
+    assert told.value.hint == "one of a/two, b/two"
+
+
+@pytest.mark.parametrize("typed", ["count-line", "desk/cuont-lines"])
+def test_an_unknown_task_is_told_the_nearest(tmp_path: Path, typed: str) -> None:
+    make_task(tmp_path, "desk/count-lines")
+    with pytest.raises(UsageError) as told:
+        load_tasks([typed], [tmp_path])
+    assert told.value.hint == "did you mean desk/count-lines?"

@@ -37,3 +37,14 @@ def test_a_table_obeys_no_text(run, typed, capfd) -> None:
 def test_no_such_run(typed, capfd) -> None:
     assert typed("rollouts", "latest") == 2
     assert "no runs yet" in capfd.readouterr().err
+
+
+def test_nothing_that_matches_names_what_there_is(run, typed, capfd) -> None:
+    assert typed("rollouts", "--state", "bogus") == 0
+    told = capfd.readouterr().err
+    assert "nothing matches; states are done, error; tasks are t; harnesses are codex, pi, react" in told
+
+
+def test_a_task_may_be_typed_with_its_set(run, typed, capfd) -> None:
+    assert typed("rollouts", "--task", "desk/t", "-o", "jsonl") == 0
+    assert len(ids(capfd)) == 3

@@ -1,6 +1,5 @@
 """The orchestrator's face: register, seal, drop, look. On its own port, behind the control secret."""
 
-import hmac
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,6 +14,7 @@ from proxy_addons.dialects.base import WireError, openai_error
 from proxy_addons.ledger import Ledger
 from proxy_addons.rollouts import Limits, Registry, Rollout, State
 from proxy_addons.seal import seal
+from proxy_addons.site import same_secret
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -49,7 +49,7 @@ class Control:
     ) -> None:
         self._registry = registry
         self._ledger = ledger
-        self._secret = f"Bearer {secret}".encode()
+        self._secret = f"Bearer {secret}"
         self._vocab_size = vocab_size
         self._counters = counters
 
@@ -66,8 +66,8 @@ class Control:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            told = request.headers.get("authorization", "").encode()
-            if request.path != "/healthz" and not hmac.compare_digest(told, self._secret):
+            told = request.headers.get("authorization", "")
+            if request.path != "/healthz" and not same_secret(told, self._secret):
                 raise WireError(401, "unauthorized", "the control secret is needed here")
             return await handler(request)
         except WireError as error:

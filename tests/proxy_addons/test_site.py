@@ -346,6 +346,18 @@ async def test_a_full_disk_stops_admission_loudly(desk: Desk) -> None:
     assert desk.records("call.close") == []
 
 
+async def test_header_bytes_that_are_no_text_are_a_wrong_secret_and_not_a_crash(desk: Desk) -> None:
+    for address, header, path in (
+        (desk.site, b"x-openforge-relay: \xff", "/v1/chat/completions"),
+        (desk.site, b"authorization: Bearer \xff", "/v1/chat/completions"),
+        (desk.admin, b"authorization: Bearer \xff", "/status"),
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2]))
+        writer.write(b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n%s\r\n\r\n" % (path.encode(), header))
+        assert b" 401 " in await reader.readline()
+        writer.close()
+
+
 async def test_the_control_face_needs_its_secret(desk: Desk) -> None:
     for headers in ({}, {"authorization": f"Bearer {TOKEN}"}):
         async with desk.http.get(f"{desk.admin}/status", headers=headers) as answer:

@@ -48,7 +48,8 @@ version = 1
 
 [policy]
 model = {_toml(config.policy.model)}        # starter, smollm2, a Hugging Face folder, or a provider's model name
-# engine = "openai"        # record another provider instead of sampling here; also set base_url, api_key_env
+# To record another provider instead of sampling here, set these three and `mode = "record"` below in [run]:
+# engine = "openai"
 # base_url = "https://api.example.com/v1"
 # api_key_env = "EXAMPLE_API_KEY"
 
@@ -62,17 +63,16 @@ harnesses = {_toml(config.run.harnesses)}    # `openforge harness list`
 samples = {config.run.samples}              # rollouts for each task and harness
 concurrency = {config.run.concurrency}
 time_limit_s = {config.run.time_limit_s:g}
+# mode = "record"          # with engine = "openai"
 
 [sandbox]
 memory = {_toml(config.sandbox.memory)}
 # egress_allow = ["pypi.org:443"]
 
-# A target overrides any value above: openforge run --target cluster
-# [target.cluster]
-# kind = "kubernetes"
-# context = "my-cluster"
-# [target.cluster.run]
-# concurrency = 64
+# A target overrides any value above: openforge run --target quick
+# [target.quick.run]
+# samples = 1
+# time_limit_s = 60
 """
 
 

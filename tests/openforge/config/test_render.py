@@ -12,6 +12,7 @@ def test_the_first_file_is_valid_and_changes_no_default(tmp_path: Path) -> None:
     uncommented = "\n".join(line.removeprefix("# ") for line in render.first_file().splitlines() if "=" in line)
     assert "version" in tomllib.loads(render.first_file())
     assert 'engine = "openai"' in uncommented
+    assert 'mode = "record"' in uncommented
 
 
 def test_rows_say_where_each_value_comes_from(tmp_path: Path) -> None:

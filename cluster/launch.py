@@ -4,9 +4,10 @@ The configuration says what; this says how on this machine. For `openforge run`,
 """
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from cluster.orchestrator import OnEvent, Orchestrator, Rollout
 from cluster.policy_server import Serving, use_policy_server
 from cluster.runtimes.process import ProcessRuntime
 from openforge.cache import cache_dir
-from openforge.config.models import Config, size_bytes
+from openforge.config.models import Config, Policy, size_bytes
 from openforge.errors import OpenForgeError, UsageError
 from openforge.harness import load_harness
 from openforge.ids import RunId, new_run_id
@@ -29,11 +30,12 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Engine:
-    """Where answers come from; `died` is set when it is a process of ours that has ended."""
+    """Where answers come from; `died` is set when it is a process of ours that has ended. `started`: for this run."""
 
     url: str
     weight_version: str
     died: asyncio.Event
+    started: bool = False
 
 
 def make_specs(config: Config) -> list[RolloutSpec]:
@@ -51,6 +53,7 @@ def make_specs(config: Config) -> list[RolloutSpec]:
 @asynccontextmanager
 async def engine_for(config: Config, model_dir: Path | None, say: Say) -> AsyncIterator[Engine]:
     """The policy: a server that is there, or a vLLM started for as long as it is used. UsageError, InfraError."""
+    _check_place(config)
     policy = config.policy
     if policy.base_url:
         yield Engine(policy.base_url, "0", asyncio.Event())
@@ -62,13 +65,36 @@ async def engine_for(config: Config, model_dir: Path | None, say: Say) -> AsyncI
         )
     if model_dir is None:
         raise UsageError(f"no model folder for policy {policy.model!r}", hint="openforge policy list")
-    serving = Serving(model_dir, policy.served_name, policy.dtype, policy.max_model_len)
-    server = await use_policy_server(serving, say)
+    server = await use_policy_server(serving_of(policy, model_dir, say), say)
     try:
-        yield Engine(server.url, server.weight_version, server.died)
+        yield Engine(server.url, server.weight_version, server.died, started=not server.adopted)
     finally:
         if await asyncio.shield(server.leave()):
             say("policy: server stopped")
+
+
+def serving_of(policy: Policy, model_dir: Path, say: Say) -> Serving:
+    """What vLLM is to serve. A context longer than the model was made for is cut to what it has, and said."""
+    length = policy.max_model_len
+    with suppress(OSError, ValueError):
+        most = json.loads((model_dir / "config.json").read_bytes()).get("max_position_embeddings")
+        if isinstance(most, int) and most < length:
+            say(
+                f"policy: the context is {most} tokens, all that {model_dir.name} has (policy.max_model_len = {length})"
+            )
+            length = most
+    return Serving(model_dir, policy.served_name, policy.dtype, length)
+
+
+def _check_place(config: Config) -> None:
+    kind = config.target.kind
+    if kind != "local":
+        raise UsageError(
+            f'target {config.target.name!r} has kind = "{kind}", and rollouts run on this machine only',
+            hint='leave --target out, or set kind = "local" in it',
+        )
+    if config.sandbox.runtime != "process":
+        raise UsageError(f"there is no runtime {config.sandbox.runtime!r}", hint='set [sandbox] runtime = "process"')
 
 
 def recorder_settings(
@@ -117,8 +143,7 @@ async def orchestrate(
     on_event: OnEvent = lambda rollout: None,
 ) -> AsyncIterator[Orchestrator]:
     """An orchestrator that is ready for rollouts; leaving it ends everything it started."""
-    if config.sandbox.runtime != "process":
-        raise UsageError(f"there is no runtime {config.sandbox.runtime!r}", hint='set [sandbox] runtime = "process"')
+    _check_place(config)
     name = run_id or new_run_id()
     run_dir = store_root / "runs" / name
     settings = recorder_settings(config, name, run_dir, engine, model_dir)

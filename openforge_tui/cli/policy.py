@@ -67,24 +67,25 @@ def path(name: Name) -> None:
     output.emit_object({"policy": name, "folder": str(policies.resolve_policy(name))})
 
 
-def serve(name: Name) -> None:
+def serve(name: Annotated[str | None, typer.Argument(help="A policy (default: policy.model).")] = None) -> None:
     """Serve a policy with vLLM on this machine until Ctrl-C; runs with the same policy use this server."""
     from openforge_tui import policies
 
-    output.run_async(_serve(policies.resolve_policy(name)))
+    chosen = name or settings.current().load().config.policy.model
+    output.run_async(_serve(policies.resolve_policy(chosen)))
 
 
 async def _serve(folder: "Path") -> None:
-    from cluster.policy_server import Serving, use_policy_server
+    from cluster.launch import serving_of
+    from cluster.policy_server import use_policy_server
     from openforge.errors import InfraError
 
     policy = settings.current().load().config.policy
-    serving = Serving(folder, policy.served_name, policy.dtype, policy.max_model_len)
-    server = await use_policy_server(serving, output.say)
+    server = await use_policy_server(serving_of(policy, folder, output.say), output.say)
     try:
         output.emit_object({"url": f"{server.url}/v1", "model": policy.served_name, "weights": server.weight_version})
         await server.died.wait()
-        raise InfraError("the policy server has died", hint="openforge logs")
+        raise InfraError("the policy server has died", hint="openforge logs --policy")
     finally:
         await server.leave()
 

@@ -10,8 +10,12 @@ from openforge_tui.cli import output, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
+    from cluster.attempt import RolloutSpec
     from cluster.orchestrator import Rollout
+    from openforge.config import Config
+    from openforge.ids import RunId
 
 COLUMNS = ("harness", "rollouts", "done", "failed", "error", "reward", "calls", "samples", "seconds")
 
@@ -31,7 +35,7 @@ def run(
 
     Exit code 0 when rollouts were graded, 3 when every one ended as error.
     """
-    from cluster.launch import make_specs, run_rollouts
+    from cluster.launch import make_specs
     from openforge.ids import new_run_id
     from openforge_tui.policies import resolve_policy
 
@@ -45,15 +49,34 @@ def run(
     local = config.policy.engine == "vllm"
     model_dir = resolve_policy(config.policy.model) if local else None
     run_id = new_run_id()
-    output.say(f"run {run_id}: {len(specs)} rollouts; follow with `openforge status` or `openforge logs {run_id}`")
-    with follow(len(specs)) as on_event:
-        work = run_rollouts(
-            config, loaded.store_root, specs, model_dir=model_dir, run_id=run_id, say=output.say, on_event=on_event
-        )
-        rollouts = output.run_async(work)
+    rollouts, started = output.run_async(_run(config, loaded.store_root, specs, model_dir, run_id))
     output.emit(by_harness(rollouts), COLUMNS)
     output.say(f"next: openforge rollouts {run_id}")
+    if started:
+        output.say("keep the policy warm for the next run: openforge policy serve" + (f" {policy}" if policy else ""))
     return 3 if all(rollout.state == "error" for rollout in rollouts) else 0
+
+
+async def _run(
+    config: "Config", store_root: "Path", specs: "Sequence[RolloutSpec]", model_dir: "Path | None", run_id: "RunId"
+) -> "tuple[list[Rollout], bool]":
+    """The rollouts, and whether a server was started for them."""
+    from cluster.launch import engine_for, run_rollouts
+
+    async with engine_for(config, model_dir, output.say) as engine:
+        output.say(f"run {run_id}: {len(specs)} rollouts; follow with `openforge status` or `openforge logs {run_id}`")
+        with follow(len(specs)) as on_event:
+            rollouts = await run_rollouts(
+                config,
+                store_root,
+                specs,
+                model_dir=model_dir,
+                engine=engine,
+                run_id=run_id,
+                say=output.say,
+                on_event=on_event,
+            )
+    return rollouts, engine.started
 
 
 @contextmanager

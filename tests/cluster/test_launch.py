@@ -11,8 +11,8 @@ import pytest
 from desk import Desk
 from model_server import ModelServer
 
-from cluster.launch import Engine, engine_for, make_specs, recorder_settings
-from openforge.config.models import Config, Policy, Run
+from cluster.launch import Engine, engine_for, make_specs, recorder_settings, serving_of
+from openforge.config.models import Config, Policy, Run, Target
 from openforge.errors import UsageError
 from openforge.ids import RunId
 
@@ -51,6 +51,20 @@ async def test_a_provider_without_an_address_is_an_error_that_says_so() -> None:
     with pytest.raises(UsageError, match="base_url"):
         async with engine_for(Config(policy=Policy(engine="openai")), None, lambda text: None):
             pass
+
+
+async def test_a_target_elsewhere_is_refused_and_not_run_here() -> None:
+    with pytest.raises(UsageError, match="on this machine only"):
+        async with engine_for(Config(target=Target(name="far", kind="kubernetes")), None, lambda text: None):
+            pass
+
+
+@pytest.mark.parametrize(("has", "served"), [(8192, 8192), (40960, 16384), (None, 16384)])
+def test_a_context_longer_than_the_models_own_is_cut_and_said(tmp_path: Path, has: int | None, served: int) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": has}))
+    said: list[str] = []
+    assert serving_of(Policy(), tmp_path, said.append).max_model_len == served
+    assert len(said) == (served < 16384)
 
 
 async def start(desk: Desk, *typed: str) -> asyncio.subprocess.Process:

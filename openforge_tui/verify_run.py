@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from cluster.launch import engine_for
 from openforge.config import Config
-from openforge.errors import UsageError
+from openforge.errors import CheckError, UsageError
+from openforge.store.compact import changed_files
 from openforge.store.connect import query
 from openforge_tui import verify
 from openforge_tui.policies import resolve_policy
@@ -26,7 +27,15 @@ _SAMPLES = "SELECT * FROM samples ORDER BY rollout_id, sample_id"
 async def verify_run(
     store_root: Path, run_id: str, say: Callable[[str], None] = lambda text: None, *, concurrency: int = 8
 ) -> Report:
-    """Score every sample of a run. Raises UsageError when there is nothing to verify, CheckError for other weights."""
+    """Score every sample of a run.
+
+    Raises UsageError when there is nothing to verify, CheckError for other weights or files that were changed.
+    """
+    if changed := changed_files(store_root / "runs" / run_id):
+        raise CheckError(
+            f"{', '.join(map(str, changed))}: changed since the run was compacted",
+            hint="bring the files back from a copy; nothing of this run can be trusted as it is",
+        )
     config = run_config(store_root, run_id)
     samples = read_samples(store_root, run_id)
     if config.run.mode != "train" or config.policy.engine != "vllm":

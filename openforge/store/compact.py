@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from pathlib import Path
 
 import duckdb
@@ -61,6 +61,18 @@ def _compact(run_dir: Path) -> Compacted:
         return Compacted(segments, records, unreadable)
 
 
+def changed_files(run_dir: Path) -> list[Path]:
+    """Segments and Parquet files that are no longer what they were when the run was compacted, or are gone."""
+    digests: dict[str, str] = read_manifest(run_dir).get("digests", {})
+    paths = {run_dir / name: digest for name, digest in sorted(digests.items())}
+    return [path for path, digest in paths.items() if not path.is_file() or _digest(path) != digest]
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "blake2b").hexdigest()
+
+
 @contextmanager
 def _only_one(folder: Path) -> Iterator[bool]:
     fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -100,6 +112,7 @@ def _write_batch(batch: Snapshot, folder: Path, run_dir: Path) -> tuple[int, int
     keys = [_key(source.recorder_id, source.name) for source in batch.segments]
     name = blake2b("\n".join(keys).encode(), digest_size=8).hexdigest()
     manifest = read_manifest(run_dir)
+    digests = {source.path: _digest(source.path) for source in batch.segments}
     con = new_connection()
     try:
         point_at(con, batch)
@@ -109,13 +122,16 @@ def _write_batch(batch: Snapshot, folder: Path, run_dir: Path) -> tuple[int, int
         }
         total = 0
         for kind in KINDS:
-            if count := _write_kind(con, kind, folder / f"{kind}-{name}.parquet"):
-                manifest["files"].setdefault(kind, []).append(f"{kind}-{name}.parquet")
+            path = folder / f"{kind}-{name}.parquet"
+            if count := _write_kind(con, kind, path):
+                manifest["files"].setdefault(kind, []).append(path.name)
+                digests[path] = _digest(path)
                 total += count
     finally:
         con.close()
     sync_dir(folder)
     manifest["segments"] |= lines
+    manifest["digests"] = manifest.get("digests", {}) | {str(p.relative_to(run_dir)): d for p, d in digests.items()}
     temporary = folder / f"manifest.json{_TEMPORARY}"
     temporary.write_text(json.dumps({"version": 1, **manifest}))
     _sync(temporary)

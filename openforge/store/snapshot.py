@@ -87,12 +87,14 @@ def take_snapshot(store_root: Path, runs: Iterable[str] | None = None) -> Snapsh
 
 
 def read_manifest(run_dir: Path) -> dict[str, Any]:
-    """What compaction has made of a run: `{"segments": {name: unreadable lines}, "files": {kind: [name …]}}`."""
+    """What compaction has made of a run: `{"segments": {name: unreadable lines}, "files": {kind: [name …]}}`, and under
+    `digests` the content of each of those files, by its path in the run's folder.
+    """
     path = run_dir / "parquet" / "manifest.json"
     try:
         manifest: dict[str, Any] = json.loads(path.read_bytes())
     except FileNotFoundError:
-        return {"segments": {}, "files": {}}
+        return {"segments": {}, "files": {}, "digests": {}}
     except ValueError as error:
         raise InfraError(f"{path} is damaged: {error}", hint="delete it; the next compaction makes it again") from None
     return manifest

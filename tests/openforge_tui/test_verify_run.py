@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from openforge.errors import UsageError
+from openforge.errors import CheckError, UsageError
 from openforge.ids import RecorderId, RunId
 from openforge.journal.writer import JournalWriter
+from openforge.store.compact import compact
 from openforge_tui.verify import Sample
 from openforge_tui.verify_run import read_samples, run_config, verify_run
 
@@ -63,3 +64,19 @@ def test_samples_come_with_their_versions(store_root: Path) -> None:
     writer.close()
     (sample,) = read_samples(store_root, "r1")
     assert sample == Sample("r1.t.react.0", "s1", [1, 2, 3], [0, 1, 1], [None, -0.5, -0.25], frozenset({"w1", "w2"}))
+
+
+@pytest.mark.parametrize("pattern", ["*.jsonl", "*.parquet"])
+async def test_a_file_that_was_changed_after_compaction_does_not_pass(store_root: Path, pattern: str) -> None:
+    journal(store_root).close()
+    run_dir = store_root / "runs" / "r1"
+    compact(run_dir)
+    with pytest.raises(UsageError, match="no samples"):  # as long as it is whole
+        await verify_run(store_root, "r1")
+    (path,) = run_dir.rglob(pattern)
+    path.write_bytes(path.read_bytes().replace(b"react", b"REACT"))
+    with pytest.raises(CheckError, match=path.name):
+        await verify_run(store_root, "r1")
+    path.unlink()
+    with pytest.raises(CheckError, match=path.name):
+        await verify_run(store_root, "r1")

@@ -6,7 +6,7 @@ from mitmproxy.http import Headers
 from proxy_addons.addon import _proxy_user
 
 
-@pytest.mark.parametrize("value", [b"Basic \xff", b"Basic dDp4=", b"Basic /w==", b"Bearer x", b"Basic"])
+@pytest.mark.parametrize("value", [b"Basic \xff", b"Basic /w==", b"Bearer x", b"Basic"])
 def test_proxy_credentials_that_cannot_be_read_are_nobody(value: bytes) -> None:
     assert _proxy_user(Headers([(b"proxy-authorization", value)])) == ""
 

@@ -8,22 +8,22 @@ default:
 
 # The whole loop on this machine: harnesses, a small policy, every token in SQL
 demo *args:
-    openforge demo "$@"
+    @openforge demo "$@"
 
 # What this machine has and what it lacks
 doctor *args:
-    openforge doctor "$@"
+    @openforge doctor "$@"
 
 # Add torch, veRL and vLLM to .venv (about 6 GB; `demo` does it when needed)
 train-set:
-    python -m openforge_tui.train_set
+    @python -m openforge_tui.train_set
 
 # Exactly what CI runs: format, lint, types, imports, tests
 check: lint types imports test
 
 # Tests (arguments go to pytest: `./just test -k journal`)
 test *args:
-    pytest --numprocesses 2 --dist loadfile "$@"
+    @pytest --numprocesses 2 --dist loadfile "$@"
 
 # Format and lint, changing nothing
 lint:
@@ -45,7 +45,7 @@ fmt:
 
 # Run one benchmark: `./just bench recorder`
 bench name *args:
-    python -m "benchmarks.$@"
+    @python -m "benchmarks.$@"
 
 # Compile requirements/ anew from pyproject.toml
 lock:

@@ -71,7 +71,7 @@ def _bin(manifest: HarnessManifest) -> str:
 
 def _npm(stage: Path, packages: tuple[str, ...], node: Path | None) -> None:
     npm = _npm_command()
-    argv = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(stage), *packages]
+    argv = [npm, "install", "--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(stage), *packages]
     run_program(argv, step=f"installing {' '.join(packages)}", timeout_s=_NPM_S, env=_env(node))
 
 
@@ -115,7 +115,8 @@ def _install_node(version: str, say: Say) -> Path:
             if not target.is_dir():
                 say(f"fetching node {version} from npm into {target}")
                 npm = _npm_command()
-                argv = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(stage)]
+                argv = [npm, "install", "--no-audit", "--no-fund", "--loglevel=error", "--ignore-scripts"]
+                argv += ["--prefix", str(stage)]
                 run_program([*argv, f"{package}@{version}"], step=f"fetching node {version}", timeout_s=_NPM_S)
                 node = str(stage / "node_modules" / package / "bin" / "node")
                 printed = run_program([node, "--version"], step="checking node", timeout_s=_CHECK_S)

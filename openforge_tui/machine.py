@@ -155,7 +155,8 @@ def _harness_finding(name: str, known: tuple[str, bool] | None) -> Finding:
 def _policy(machine: Machine) -> list[Finding]:
     if machine.base_url:
         return [Finding("policy", "ok", f"{machine.model} at {machine.base_url}")]
-    lacking = ", ".join(machine.train_missing)
+    more = len(machine.train_missing) - 4
+    lacking = ", ".join(machine.train_missing[:4]) + (f" and {more} more" if more > 0 else "")
     train = (
         Finding("train set", "note", f"{lacking} not installed; `demo` adds it", "./just train-set")
         if lacking

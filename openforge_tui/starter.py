@@ -54,7 +54,7 @@ def make_starter(recipe: Recipe, say: Say, on_rollout: OnRollout, on_step: Calla
     folder = starter_place(recipe)
     if folder.is_dir():
         return folder
-    tokenizer = qwen3_tokenizer(on_line=say)
+    tokenizer = qwen3_tokenizer(say=say)
     with building(folder) as build, TemporaryDirectory(prefix=".lessons-", dir=folder.parent) as scratch:
         started_s = time.monotonic()
         demonstrations = build / "demonstrations.parquet"

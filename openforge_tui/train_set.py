@@ -5,10 +5,12 @@ fits the machine; does not know what the packages are for.
 """
 
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,12 +19,33 @@ from openforge.errors import InfraError
 
 ROOT = Path(__file__).resolve().parent.parent
 _NEEDED = ("torch", "verl", "vllm", "transformers")
+_RECORDS = "*.dist-info/RECORD"
+_SAY_EVERY_S = 15.0
 _ALIAS = "Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n"
 
 
 def missing() -> list[str]:
-    """Which of the train set's main packages cannot be imported here; empty when it is complete."""
-    return [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    """What of the train set is not whole here, its main packages first; empty when it is complete.
+
+    An installer writes a package's RECORD when its files are there, so one that is still at work is seen as such.
+    """
+    whole = {path.parent.name.partition("-")[0] for entry in sys.path for path in Path(entry).glob(_RECORDS)}
+    whole = {_normal(name) for name in whole}
+    main = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    return list(dict.fromkeys([*main, *(name for name in pinned(_listing()) if _normal(name) not in whole)]))
+
+
+def pinned(listing: Path) -> list[str]:
+    """The names in one of the lists in requirements/."""
+    return [line.partition("==")[0] for line in listing.read_text().splitlines() if "==" in line]
+
+
+def _listing() -> Path:
+    return ROOT / "requirements" / f"{'train-gpu' if has_gpu() else 'train-cpu'}.txt"
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name.partition("[")[0]).lower()
 
 
 def has_gpu() -> bool:
@@ -33,25 +56,41 @@ def has_gpu() -> bool:
 
 def install(say: Callable[[str], None]) -> None:
     """Install the list that fits this machine into the running interpreter's environment; raises InfraError."""
-    name = "train-gpu" if has_gpu() else "train-cpu"
-    say(f"adding the train set from requirements/{name}.txt: about 6 GB, once …")
-    listing = str(ROOT / "requirements" / f"{name}.txt")
+    path = _listing()
+    say(f"adding the train set from requirements/{path.name}: about 6 GB, once …")
+    listing = str(path)
     uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
     argv = [uv, "pip", "install", "--python", sys.executable, "--no-deps", "--compile-bytecode", "-r", listing]
     argv += [] if sys.stderr.isatty() else ["--quiet"]
     if not Path(uv).exists():
         argv = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-deps", "-r", listing]
-    if subprocess.run(argv, stdout=sys.stderr).returncode:
+    if _run(argv, say):
         raise InfraError(
             "the train set could not be installed (see above)",
             hint="check the network and the disk (`openforge doctor`), then `./just train-set` again",
         )
-    if name == "train-cpu":
+    if path.stem == "train-cpu":
         _name_vllm()
     if left := missing():
         raise InfraError(
-            f"installed, yet {', '.join(left)} cannot be found", hint="rm -rf .venv, then ./just train-set"
+            f"installed, yet {', '.join(left[:4])} cannot be found", hint="rm -rf .venv, then ./just train-set"
         )
+
+
+def _run(argv: list[str], say: Callable[[str], None]) -> int:
+    """uv shows its own progress on a terminal; elsewhere a line now and then says that it is still at work."""
+    began_s, count = time.monotonic(), len(pinned(_listing()))
+    with subprocess.Popen(argv, stdout=sys.stderr) as process:
+        try:
+            while True:
+                try:
+                    return process.wait(timeout=None if sys.stderr.isatty() else _SAY_EVERY_S)
+                except subprocess.TimeoutExpired:
+                    there = count - len(missing())
+                    say(f"train set: {there} of {count} packages are in place after {time.monotonic() - began_s:.0f} s")
+        except BaseException:
+            process.terminate()
+            raise
 
 
 def _name_vllm() -> None:

@@ -113,6 +113,7 @@ def _environment(threads: int) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), inherited])),
         "PYTHONUNBUFFERED": "1",
         "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "OMP_NUM_THREADS": str(threads),
         # Threads that spin while they wait make a busy machine ten times slower.

@@ -33,7 +33,11 @@ def smollm2(on_line: Callable[[str], None] = lambda line: None) -> Path:
             # In a process of its own: gguf lives outside the environment, and torch is not loaded into ours.
             convert = [sys.executable, "-P", "-m", "trainer.smollm2", str(weights[0]), str(build)]
             root = str(Path(__file__).resolve().parent.parent)
-            env = {"PYTHONPATH": os.pathsep.join([root, packages]), "HF_HUB_OFFLINE": "1"}
+            env = {
+                "PYTHONPATH": os.pathsep.join([root, packages]),
+                "HF_HUB_OFFLINE": "1",
+                "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+            }
             run_program(convert, step="converting SmolLM2", env=env, on_line=on_line)
     return place
 

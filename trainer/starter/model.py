@@ -25,6 +25,7 @@ def write_untrained(dest: Path, tokenizer: Path, new_ids: dict[int, int], shape:
     """Random weights from `seed` with the cut tokenizer beside them; `new_ids` maps Qwen3's ids to the cut's."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
     end_of_turn, end_of_text = new_ids[END_OF_TURN], new_ids[END_OF_TEXT]
     torch.manual_seed(seed)
@@ -50,6 +51,7 @@ def write_untrained(dest: Path, tokenizer: Path, new_ids: dict[int, int], shape:
     model = Qwen3ForCausalLM(config).float()
     model.generation_config.eos_token_id = [end_of_turn, end_of_text]
     model.generation_config.pad_token_id = end_of_text
+    disable_progress_bar()  # of writing four megabytes
     model.save_pretrained(dest)
     for file in tokenizer.iterdir():
         shutil.copyfile(file, dest / file.name)

@@ -97,15 +97,17 @@ def _make_starter() -> None:
     from trainer.starter.recipe import Recipe
 
     recipe = Recipe()
-    count, every = len(lessons(recipe)), _SHOWN_STEPS
-    with progress("making the starter", count + recipe.sft.steps // every) as shown:
+    steps = recipe.sft.steps
+    with progress("demonstrations", len(lessons(recipe))) as shown:
 
         def on_rollout(rollout: "Rollout") -> None:
             if rollout.state in (State.DONE, State.FAILED):
                 shown.step(f"{rollout.spec.task.name} by {rollout.spec.harness.name}: reward {rollout.reward:g}")
 
         def on_step(step: "Step") -> None:
-            if step.number % every == 0:
-                shown.step(f"step {step.number} of {recipe.sft.steps}: loss {step.loss:.4f}")
+            if step.number == 1:
+                shown.phase("teaching", steps)
+            if step.number % _SHOWN_STEPS == 0:
+                shown.step(f"loss {step.loss:.4f}", _SHOWN_STEPS)
 
         make_starter(recipe, output.say, on_rollout, on_step)

@@ -9,18 +9,23 @@ from openforge_tui.cli.output import plain, say
 
 
 class Progress(Protocol):
-    """What long work tells: one step is done, and what it was."""
+    """What long work tells: steps are done, and what each was; a new phase has steps of its own."""
 
-    def step(self, text: str) -> None: ...
+    def step(self, text: str, count: int = 1) -> None: ...
+
+    def phase(self, title: str, total: int) -> None: ...
 
 
 class _Lines:
     def __init__(self, title: str, total: int) -> None:
         self.title, self.total, self.done = title, total, 0
 
-    def step(self, text: str) -> None:
-        self.done += 1
+    def step(self, text: str, count: int = 1) -> None:
+        self.done += count
         say(f"{self.title} {self.done}/{self.total}: {text}")
+
+    def phase(self, title: str, total: int) -> None:
+        self.title, self.total, self.done = title, total, 0
 
 
 @contextmanager
@@ -40,11 +45,16 @@ def progress(title: str, total: int) -> Iterator[Progress]:
         bars.TimeElapsedColumn(),
     )
     with bars.Progress(*columns, console=Console(stderr=True)) as shown:
-        task = shown.add_task(title, total=total)
 
         class _Bar:
-            def step(self, text: str) -> None:
+            task = shown.add_task(title, total=total)
+
+            def step(self, text: str, count: int = 1) -> None:
                 shown.console.print(Text(plain(text)))
-                shown.advance(task)
+                shown.advance(self.task, count)
+
+            def phase(self, title: str, total: int) -> None:
+                shown.stop_task(self.task)
+                self.task = shown.add_task(title, total=total)
 
         yield _Bar()

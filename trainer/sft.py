@@ -37,7 +37,7 @@ class Step(NamedTuple):
 class SftSettings:
     """What is taught how long; `lr` is for MuonAdamW, warmed up and then lowered along a cosine to a twentieth."""
 
-    steps: int = 240
+    steps: int = 300
     batch_rows: int = 8
     micro_rows: int = 8
     lr: float = 4e-3

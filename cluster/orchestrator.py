@@ -7,6 +7,7 @@ survives it and the run gets its `run.end`.
 
 import asyncio
 import random
+import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -32,6 +33,7 @@ from openforge.journal.writer import JournalWriter
 _RECORDER_STARTS = 4
 _BACKOFF_S = 1.0
 _BACKOFF_MAX_S = 20.0
+_DETAIL_CHARS = 2000
 
 
 @dataclass
@@ -226,20 +228,21 @@ class Orchestrator:
                 spec=rollout.spec,
                 rollout_id=rollout.id,
                 number=rollout.attempt,
-                log=self.run_dir / "logs" / f"{rollout.id}.{rollout.attempt}.log",
+                log=self._log(rollout),
                 on_state=lambda state, detail: self._enter(rollout, state, detail),
                 policy_died=self.policy_died,
             )
             await attempt.run(result)
-        except (AttemptError, RecorderError, OSError) as error:
-            if isinstance(error, AttemptError):
-                result.error_class = error.error_class
-            else:
-                result.error_class = ErrorClass.RECORDER if isinstance(error, RecorderError) else ErrorClass.SANDBOX
+        except JournalError:
+            raise  # the run cannot go on
+        except Exception as error:
+            result.error_class = _class_of(error)
+            if result.error_class is ErrorClass.BUG:
+                self._note_bug(rollout, error)
             rollout.duration_s = loop.time() - started_s
             no_more = rollout.attempt >= self.config.run.retries or self.policy_died.is_set()
             rollout.last = no_more or result.error_class not in RETRIED
-            self._enter(rollout, State.ERROR, str(error))
+            self._enter(rollout, State.ERROR, str(error) or type(error).__name__)
             return
         rollout.duration_s = loop.time() - started_s
         graded = result.grade
@@ -255,6 +258,17 @@ class Orchestrator:
         )
         rollout.last = True
         self._enter(rollout, State.DONE if result.error_class is None else State.FAILED, result.detail)
+
+    def _log(self, rollout: Rollout) -> Path:
+        return self.run_dir / "logs" / f"{rollout.id}.{rollout.attempt}.log"
+
+    def _note_bug(self, rollout: Rollout, error: Exception) -> None:
+        """One attempt met a fault of this program: the others go on, and its traceback is kept beside its output."""
+        log = self._log(rollout)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a", errors="replace") as file:
+            file.write("\n" + "".join(traceback.format_exception(error)))
+        self._say(f"{rollout.id}: a bug of OpenForge ended this attempt ({type(error).__name__}); see {log}")
 
     async def _install(self, spec: RolloutSpec) -> Installed:
         name = spec.harness.name
@@ -306,6 +320,7 @@ class Orchestrator:
                 "exit_code": result.exit.code if result.exit is not None else None,
                 "duration_s": rollout.duration_s,
             }
+        detail = detail[:_DETAIL_CHARS].encode(errors="replace").decode()  # it may hold names that are not text
         self.journal.append(
             "rollout.state", rollout_id=rollout.id, attempt=rollout.attempt, state=state, detail=detail or None, **known
         )
@@ -348,3 +363,11 @@ class Orchestrator:
         if errors:
             return ("error" if errors == len(states) else "done"), f"{errors} of {len(states)} rollouts ended as error"
         return "done", None
+
+
+def _class_of(error: Exception) -> ErrorClass:
+    if isinstance(error, AttemptError):
+        return error.error_class
+    if isinstance(error, RecorderError):
+        return ErrorClass.RECORDER
+    return ErrorClass.SANDBOX if isinstance(error, InfraError | OSError) else ErrorClass.BUG

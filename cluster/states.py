@@ -34,7 +34,7 @@ MOVES: dict[State, frozenset[State]] = {
 
 
 class ErrorClass(StrEnum):
-    """Why an attempt ended as `failed` or `error`."""
+    """Why an attempt ended as `failed` or `error`. `bug`: an exception that this program did not expect."""
 
     TIMEOUT_AGENT = "timeout_agent"
     HARNESS_EXIT = "harness_exit"
@@ -49,6 +49,7 @@ class ErrorClass(StrEnum):
     POLICY = "policy"
     GRADER = "grader"
     JOURNAL = "journal"
+    BUG = "bug"
 
 
 AGENT = frozenset(

@@ -10,8 +10,8 @@ import asyncio
 import fcntl
 import json
 import os
-import shutil
 import signal
+import stat
 import sys
 import tempfile
 import time
@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from cluster.runtimes import bwrap
 from cluster.runtimes.base import Enforced, Exit, Layout, Mount, Reason, Spec
+from cluster.runtimes.folders import own_tree, remove_tree
 from cluster.runtimes.gateway import Gateway
 from cluster.runtimes.stragglers import kill_marked
 from openforge.errors import InfraError
@@ -62,7 +63,7 @@ class ProcessRuntime:
 
     async def close(self) -> None:
         await self._gateway.close()
-        _remove(self._base)
+        remove_tree(self._base)
         self._lock.close()
 
     def reach(self, proxy_port: int, site_port: int) -> None:
@@ -121,13 +122,11 @@ class ProcessRuntime:
         return folder
 
     def own(self, folder: Path) -> None:
-        if not (self.isolated and bwrap.is_root()):
-            return
-        for path in (folder, *folder.rglob("*")):
-            os.chown(path, bwrap.SANDBOX_USER, bwrap.SANDBOX_USER, follow_symlinks=False)
+        if self.isolated and bwrap.is_root():
+            own_tree(folder, bwrap.SANDBOX_USER)
 
     def remove_folder(self, folder: Path) -> None:
-        _remove(folder)
+        remove_tree(folder)
 
     async def run(self, spec: Spec) -> Exit:
         mark = os.urandom(12).hex()
@@ -312,21 +311,11 @@ def _remove_abandoned() -> None:
     """Folders of runtimes whose process is gone: nobody holds their lock any more."""
     for base in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
-            with (base / ".lock").open("r+") as lock:
+            found = base.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                continue
+            with open(os.open(base / ".lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove(base)
+                remove_tree(base)
         except OSError:
             continue  # alive, someone else's, or being made right now
-
-
-def _remove(folder: Path) -> None:
-    def retry(function: Any, path: str, error: BaseException) -> None:
-        with suppress(OSError):
-            os.chmod(Path(path).parent, 0o700)
-            os.chmod(path, 0o700)
-            if os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                os.unlink(path)
-
-    shutil.rmtree(folder, onexc=retry)

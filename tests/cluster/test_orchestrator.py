@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from desk import Desk
 from model_server import ModelServer
 
 from cluster.orchestrator import Orchestrator, Rollout
+from cluster.runtimes.folders import remove_tree
 from cluster.runtimes.process import ProcessRuntime
 from openforge.journal.records import JournalError
 
@@ -143,6 +145,71 @@ async def test_s01_a_journal_that_breaks_stops_the_run_loudly(desk: Desk) -> Non
     with pytest.raises(JournalError):
         await run()
     assert all(rollout.finished.is_set() for rollout in runs[0].rollouts.values())
+
+
+async def test_a_bug_in_one_attempt_is_its_error_and_the_others_go_on(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(work: Path, inside: str) -> list[str]:
+        if (work / "tripwire").exists():
+            raise RecursionError("name \udcff")
+        return []
+
+    monkeypatch.setattr("cluster.grading.clean_work", broken)
+    async with desk.orchestrator(concurrency=2) as orchestrator:
+        harnesses = [desk.harness(ASK + "touch tripwire", "odd"), desk.harness(ASK + "sleep 1", "fine")]
+        odd, fine = await orchestrator.run_all([desk.spec(harness=harness) for harness in harnesses])
+    assert outcome(odd) == ("error", "bug", None)
+    assert outcome(fine) == ("done", None, 0.0)
+    assert "Traceback" in (desk.run_dir / "logs" / f"{odd.id}.0.log").read_text(errors="replace")
+    assert desk.records("run.end")[0]["state"] == "done"
+
+
+DEEP = """echo 42 > answer.txt; python3 - <<'E'
+import os
+def nest(name, depth):
+    os.chdir("/app")
+    for _ in range(depth):
+        os.mkdir(name); os.chdir(name)
+nest("d", 1500); nest("n" * 250, 20)
+os.chdir("/app")
+for n in range(1500): os.symlink(f"l{n + 1}", f"l{n}")
+E
+"""
+
+
+async def test_trees_too_deep_for_a_path_are_graded_and_removed(desk: Desk) -> None:
+    assert outcome(await run_one(desk, ASK + DEEP)) == ("done", None, 1.0)
+
+
+@pytest.mark.parametrize("plant", ["dir", "link", "fifo", "deep"])
+def test_odd_leftovers_of_a_killed_run_do_not_stop_the_next_start(
+    isolated: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plant: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / "openforge-sandboxes-left"
+    outside = tmp_path / "outside"
+    for folder in (left, outside):
+        folder.mkdir()
+        (folder / "kept").touch()
+    if plant == "dir":
+        (left / ".lock").mkdir()
+    elif plant == "link":
+        (outside / ".lock").touch()
+        (tmp_path / "openforge-sandboxes-link").symlink_to(outside)
+    elif plant == "fifo":
+        os.mkfifo(left / ".lock")
+    else:
+        (left / ".lock").touch()
+        monkeypatch.chdir(left)
+        for _ in range(1500):
+            os.mkdir("d")
+            os.chdir("d")
+        os.chdir(tmp_path)
+    runtime = ProcessRuntime("require")
+    assert (outside / "kept").exists()
+    assert left.exists() == (plant in ("dir", "link"))
+    remove_tree(runtime._base)
 
 
 async def test_no_more_than_the_limit_run_at_once_and_harnesses_take_turns(desk: Desk) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.worktree import clean_work
+from cluster.worktree import clean_work, copy_tree
 
 
 @pytest.fixture
@@ -51,3 +51,63 @@ def test_fifos_sockets_and_loops_are_taken_out(work: Path) -> None:
 def test_names_that_are_not_text_do_not_stop_it(work: Path) -> None:
     os.symlink(b"/etc", os.fsencode(work) + b"/\xff\xfe")
     assert len(clean_work(work)) == 1
+
+
+def test_a_chain_of_1500_links_does_not_end_the_run(work: Path) -> None:
+    for n in range(1500):
+        (work / f"l{n:04}").symlink_to(f"l{n + 1:04}")
+    (work / "l1500").write_text("end")
+    removed = clean_work(work)
+    assert 0 < len(removed) < 1500  # none that the kernel would follow to the end
+    assert (work / "l1461").read_text() == "end"
+
+
+def nest(folder: Path, name: str, depth: int) -> None:
+    """Folders in folders, deeper than a path can say."""
+    at = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=at)
+        below = os.open(name, os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.symlink("/etc/passwd", "link", dir_fd=at)
+    os.close(at)
+
+
+@pytest.mark.parametrize(("name", "depth"), [("d", 1500), ("n" * 250, 20)])
+def test_folders_too_deep_for_a_path_are_taken_out_and_the_rest_is_kept(work: Path, name: str, depth: int) -> None:
+    nest(work, name, depth)
+    removed = clean_work(work)
+    assert len(removed) == 1
+    assert removed[0].startswith(name)
+    assert (work / "data.txt").read_text() == "data"
+    assert not [path for folder, names, files in os.walk(work) for path in (*names, *files) if path == "link"]
+
+
+def test_links_among_folders_too_deep_do_not_stop_it(work: Path) -> None:
+    nest(work, "n" * 250, 8)
+    deep = work
+    for _ in range(8):
+        deep = deep / ("n" * 250)
+    for n in range(20):
+        (deep / f"{n}").symlink_to("/etc")
+        (deep / f"{n}d").mkdir()
+    (deep / ("n" * 100)).touch()
+    removed = clean_work(work)
+    assert str(deep.relative_to(work)) in removed
+    assert not deep.exists()
+
+
+def test_an_absolute_link_too_long_to_be_made_relative_goes(work: Path) -> None:
+    folder = work / "/".join("d" * 300)
+    folder.mkdir(parents=True)
+    (folder / "link").symlink_to("/app/" + "x/" * 1900)
+    assert clean_work(work) == [str((folder / "link").relative_to(work))]
+
+
+def test_a_copy_keeps_links_as_links(work: Path, tmp_path: Path) -> None:
+    (work / "link").symlink_to("/etc")
+    (work / "data.txt").chmod(0o640)
+    copy_tree(work, tmp_path / "copy" / "orig")
+    assert os.readlink(tmp_path / "copy" / "orig" / "link") == "/etc"
+    assert (tmp_path / "copy" / "orig" / "data.txt").stat().st_mode & 0o777 == 0o640

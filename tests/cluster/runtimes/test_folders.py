@@ -1,0 +1,50 @@
+"""Trees that an agent built are measured and removed, however deep and closed they are."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cluster.runtimes.folders import disk_bytes, own_tree, remove_tree
+
+
+def nest(folder: Path, name: str, depth: int) -> None:
+    at = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=at)
+        below = os.open(name, os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    descriptor = os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=at)
+    os.write(descriptor, b"x" * 100_000)
+    os.close(descriptor)
+    os.close(at)
+
+
+@pytest.mark.parametrize(("name", "depth"), [("d", 1500), ("n" * 250, 20)])
+async def test_a_tree_too_deep_for_a_path_is_counted_given_away_and_removed(
+    tmp_path: Path, name: str, depth: int
+) -> None:
+    nest(tmp_path, name, depth)
+    assert await disk_bytes([tmp_path], 20) > 100_000
+    if os.geteuid() == 0:
+        own_tree(tmp_path, 65534)
+    assert remove_tree(tmp_path / name)
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_closed_folder_hides_nothing(tmp_path: Path) -> None:
+    (tmp_path / "closed" / "sub").mkdir(parents=True)
+    (tmp_path / "closed" / "sub" / "file").write_bytes(b"x" * 100_000)
+    (tmp_path / "closed" / "sub").chmod(0)
+    (tmp_path / "closed").chmod(0)
+    assert await disk_bytes([tmp_path], 20) > 100_000
+    assert remove_tree(tmp_path / "closed")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_link_is_removed_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "link").symlink_to("kept")
+    assert remove_tree(tmp_path / "link")
+    assert os.listdir(tmp_path) == ["kept"]

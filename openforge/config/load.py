@@ -67,7 +67,7 @@ class Layer:
 def find_project(start: Path) -> Path:
     """The nearest folder at or above `start` that holds an openforge.toml; `start` itself when there is none."""
     start = start.absolute()
-    return next((folder for folder in (start, *start.parents) if (folder / FILE_NAME).is_file()), start)
+    return next((folder for folder in (start, *start.parents) if (folder / FILE_NAME).exists()), start)
 
 
 def user_file(env: Mapping[str, str]) -> Path | None:
@@ -88,7 +88,7 @@ def load(
     files = [
         read_file(path, label)
         for path, label in ((user_file(env), None), (project_dir / FILE_NAME, FILE_NAME))
-        if path is not None and path.is_file()
+        if path is not None and path.exists()
     ]
     environment, flags = _from_env(env), _from_flags(overrides or {})
     overlays: dict[str, list[Layer]] = {"local": []}

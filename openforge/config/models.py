@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti)?")
-_UNITS = {None: 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+_SIZE = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)(Ki|Mi|Gi|Ti|Pi|Ei)?")
+_UNITS = {None: 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50, "Ei": 1 << 60}
+_YEAR_S = 31_536_000
+_INT32 = (1 << 31) - 1
 
 
 def size_bytes(text: str) -> int:
@@ -21,19 +23,41 @@ def size_bytes(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
-def _checked_size(text: str) -> str:
-    size_bytes(text)
+def _at_least(least: str) -> AfterValidator:
+    """A size that a machine may have, and no smaller than what works."""
+
+    def check(text: str) -> str:
+        if not size_bytes(least) <= size_bytes(text) <= size_bytes("1Ei"):
+            raise ValueError(f"should be between {least} and 1Ei")
+        return text
+
+    return AfterValidator(check)
+
+
+def _limited_top_k(value: int) -> int:
+    if not (value == -1 or 1 <= value <= _INT32):
+        raise ValueError("should be -1 or at least 1")
+    return value
+
+
+def _web_address(text: str) -> str:
+    if text and not re.fullmatch(r"https?://[^\s/].*", text):
+        raise ValueError("should begin with http:// or https:// and a host")
     return text
+
+
+def _only_an_integer(value: object) -> object:
+    return value if type(value) is int else str(value)  # Literal takes `true` and 1.0 for 1
 
 
 def _tri_state(value: object) -> object:
     return None if value == "default" else value
 
 
-Size = Annotated[str, AfterValidator(_checked_size)]
 Strings = Annotated[tuple[str, ...], Strict(False)]  # TOML arrays arrive as lists
-Positive = Annotated[int, Field(gt=0)]
-Seconds = Annotated[float, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, le=_INT32)]
+Seconds = Annotated[float, Field(gt=0, le=_YEAR_S, allow_inf_nan=False)]
+Version = Annotated[Literal[1], BeforeValidator(_only_an_integer)]
 
 
 class _Table(BaseModel):
@@ -41,20 +65,20 @@ class _Table(BaseModel):
 
 
 class Sampling(_Table):
-    temperature: Annotated[float, Field(ge=0)] = 1.0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    top_k: int = -1
+    temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
+    top_k: Annotated[int, AfterValidator(_limited_top_k)] = -1
     """-1 = no limit."""
     max_tokens: Positive = 256
     """Most tokens one answer may have."""
 
 
 class Policy(_Table):
-    model: str = "starter"
+    model: Annotated[str, Field(min_length=1)] = "starter"
     """A built-in name (`starter`, `smollm2`), a folder in Hugging Face's layout, or the provider's own model name."""
     engine: Literal["vllm", "openai"] = "vllm"
     """`vllm` samples tokens and can be trained; `openai` only passes text through, for recording."""
-    base_url: str = ""
+    base_url: Annotated[str, AfterValidator(_web_address)] = ""
     """Where the engine answers; empty = start one here."""
     api_key_env: str = ""
     """The NAME of the environment variable that holds the key; the key itself never stands in a file."""
@@ -72,26 +96,26 @@ class Run(_Table):
     tasks: Strings = ("desk",)
     """Task sets, single tasks (`desk/count-lines`) or folders."""
     harnesses: Strings = ("react",)
-    samples: Positive = 1
+    samples: Annotated[int, Field(gt=0, le=100_000)] = 1
     """Rollouts for each task and harness."""
-    concurrency: Positive = 4
+    concurrency: Annotated[int, Field(gt=0, le=4096)] = 4
     mode: Literal["train", "record"] = "train"
     time_limit_s: Seconds = 600
     max_calls: Positive = 30
     max_tokens: Positive = 100_000
     """Most tokens a rollout may cause, prompts included."""
-    seed: int = 0
-    retries: Annotated[int, Field(ge=0)] = 1
+    seed: Annotated[int, Field(ge=-_INT32, le=_INT32)] = 0
+    retries: Annotated[int, Field(ge=0, le=100)] = 1
     """New attempts after an error that was ours, never after the agent's own failure."""
 
 
 class Sandbox(_Table):
     runtime: str = "process"
-    cpu: Annotated[float, Field(gt=0)] = 4
-    memory: Size = "4Gi"
-    open_files: Positive = 1024
-    cpu_seconds: Positive = 600
-    disk: Size = "2Gi"
+    cpu: Annotated[float, Field(gt=0, le=4096, allow_inf_nan=False)] = 4
+    memory: Annotated[str, _at_least("16Mi")] = "4Gi"
+    open_files: Annotated[int, Field(ge=64, le=1 << 20)] = 1024
+    cpu_seconds: Annotated[int, Field(gt=0, le=_YEAR_S)] = 600
+    disk: Annotated[str, _at_least("1Mi")] = "2Gi"
     egress: Literal["proxy-only"] = "proxy-only"
     egress_allow: Strings = ()
     """host or host:port that every task may reach through the recorder."""
@@ -101,7 +125,7 @@ class Sandbox(_Table):
 
 class Recorder(_Table):
     keep_alive_s: Seconds = 15
-    max_body: Size = "256Mi"
+    max_body: Annotated[str, _at_least("64Mi")] = "256Mi"
     durability: Literal["interval", "fsync"] = "interval"
     """`interval`: fsync at most once a second; `fsync`: after every call."""
 
@@ -125,7 +149,7 @@ class Target(_Table):
     namespace: str = "openforge"
     registry: str = ""
     queue: str = ""
-    gpu: Annotated[int, Field(ge=0)] = 0
+    gpu: Annotated[int, Field(ge=0, le=4096)] = 0
     node_selector: dict[str, str] = Field(default_factory=dict)
 
 
@@ -145,12 +169,12 @@ class Overlay(Target, _Tables):
 class ConfigFile(_Tables):
     """A file as a person writes it, all targets included."""
 
-    version: Literal[1] = 1
+    version: Version = 1
     target: dict[str, Overlay] = Field(default_factory=dict)
 
 
 class Config(_Tables):
     """What a run uses: every layer merged, one target chosen."""
 
-    version: Literal[1] = 1
+    version: Version = 1
     target: Target = Target()

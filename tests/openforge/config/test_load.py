@@ -201,3 +201,50 @@ def _nested(tree: dict[tuple[str, ...], int]) -> dict[str, Any]:
     for key, value in tree.items():
         layer.put(key, value, "")
     return layer.data
+
+
+@pytest.mark.parametrize(
+    ("table", "line", "expected"),
+    [
+        ("sandbox", 'memory = "0"', "between 16Mi and 1Ei"),
+        ("sandbox", 'memory = "99999999999999999999Ti"', "between 16Mi and 1Ei"),
+        ("sandbox", f'memory = "{"9" * 400}"', "a size such as"),
+        ("sandbox", 'disk = "0Gi"', "between 1Mi and 1Ei"),
+        ("sandbox", "cpu = inf", "finite"),
+        ("sandbox", "cpu_seconds = 99999999999999999999", "31536000"),
+        ("sandbox", "open_files = 3", "64"),
+        ("sandbox", "open_files = 99999999999999", "1048576"),
+        ("recorder", 'max_body = "1Mi"', "between 64Mi and 1Ei"),
+        ("recorder", "keep_alive_s = 1e300", "31536000"),
+        ("run", "samples = 100001", "100000"),
+        ("run", "concurrency = 4097", "4096"),
+        ("run", "time_limit_s = -1", "greater than 0"),
+        ("run", "time_limit_s = nan", "finite"),
+        ("run", "time_limit_s = inf", "finite"),
+        ("run", "seed = 99999999999999999999", "2147483647"),
+        ("policy", 'model = ""', "at least 1 character"),
+        ("policy", 'base_url = "ftp://x"', "http://"),
+        ("policy", 'base_url = "https://"', "http://"),
+        ("policy.sampling", "temperature = nan", "finite"),
+        ("policy.sampling", "temperature = inf", "finite"),
+        ("policy.sampling", "temperature = -0.5", "greater than or equal to 0"),
+        ("policy.sampling", "top_p = nan", "finite"),
+        ("policy.sampling", "top_k = 0", "-1 or at least 1"),
+        ("policy.sampling", "top_k = -7", "-1 or at least 1"),
+    ],
+)
+def test_what_a_run_would_break_on_is_refused_with_its_line(write, table: str, line: str, expected: str) -> None:
+    told = refusal(write(f"version = 1\n[{table}]\n{line}\n")).summary
+    assert told.startswith(f"openforge.toml:3: {table}.{line.partition(' ')[0]} ")
+    assert expected in told
+
+
+@pytest.mark.parametrize("version", ["true", "1.0", '"1"', "0"])
+def test_a_version_that_only_equals_one_is_refused(write, version: str) -> None:
+    assert refusal(write(f"version = {version}\n")).summary.startswith("openforge.toml:1: version should be 1, but")
+
+
+def test_an_openforge_toml_that_is_a_folder_is_not_taken_for_none(tmp_path: Path) -> None:
+    (tmp_path / "openforge.toml").mkdir()
+    assert find_project(tmp_path) == tmp_path
+    assert "openforge.toml cannot be read: " in refusal(tmp_path).summary

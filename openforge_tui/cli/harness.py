@@ -7,8 +7,10 @@ import typer
 from openforge_tui.cli import output, settings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cluster.conformance import Fingerprint
-    from openforge.config import Loaded
+    from openforge.config import Config
     from openforge.harness import HarnessManifest
     from openforge.ids import RunId
 
@@ -71,12 +73,13 @@ def check(
     from openforge.ids import new_run_id
 
     loaded = settings.current().load()
+    store_root = loaded.store_root / "checks"  # no run of the project: `latest` stays what it was
     faults: list[str] = []
     rows: list[dict[str, object]] = []
     for manifest in [load_harness(name) for name in names]:
         run_id = new_run_id()
-        before = last_fingerprint(loaded.store_root, manifest.name, run_id)
-        seen = output.run_async(_observe(loaded, manifest, task, run_id))
+        before = last_fingerprint(store_root, manifest.name, run_id)
+        seen = output.run_async(_observe(loaded.config, store_root, manifest, task, run_id))
         faults += [f"{manifest.name} {fault}" for fault in surprises(manifest, seen)]
         if not diff:
             rows += [{"harness": manifest.name, "what": key, "seen": value} for key, value in seen.items()]
@@ -89,10 +92,12 @@ def check(
             rows += [{"harness": manifest.name, "what": name, "before": a, "now": b} for name, a, b in changes]
     output.emit(rows, ["harness", "what", "before", "now"] if diff else ["harness", "what", "seen"])
     if faults:
-        raise CheckError("; ".join(faults), hint="openforge show latest, or the harness.toml of the harness")
+        raise CheckError("; ".join(faults), hint=f"openforge --store {store_root} show")
 
 
-async def _observe(loaded: "Loaded", manifest: "HarnessManifest", task: str, run_id: "RunId") -> "Fingerprint":
+async def _observe(
+    config: "Config", store_root: "Path", manifest: "HarnessManifest", task: str, run_id: "RunId"
+) -> "Fingerprint":
     import asyncio
 
     from cluster.attempt import RolloutSpec
@@ -105,7 +110,6 @@ async def _observe(loaded: "Loaded", manifest: "HarnessManifest", task: str, run
     tasks = load_tasks([task])
     if len(tasks) != 1:
         raise UsageError(f"--task {task} names {len(tasks)} tasks; a check needs one")
-    config = loaded.config
     run = config.run.model_copy(
         update={"mode": "record", "tasks": (task,), "harnesses": (manifest.name,), "samples": 1, "retries": 0}
     )
@@ -115,7 +119,7 @@ async def _observe(loaded: "Loaded", manifest: "HarnessManifest", task: str, run
     config = config.model_copy(update={"run": run, "policy": policy})
     async with teacher([task]) as url:
         engine = Engine(url, "teacher", asyncio.Event())
-        async with orchestrate(config, loaded.store_root, engine, run_id=run_id, say=output.say) as orchestrator:
+        async with orchestrate(config, store_root, engine, run_id=run_id, say=output.say) as orchestrator:
             [rollout] = await orchestrator.run_all([RolloutSpec(tasks[0], manifest, 0, config.run.seed)])
             seen = fingerprint(orchestrator.run_dir, rollout)
             orchestrator.journal.append(

@@ -37,6 +37,7 @@ def test_a_check_of_a_real_harness_prints_what_it_does_and_then_no_drift(tmp_pat
     assert tool in seen["tools"]
     assert all(entry.endswith("refuse") for entry in seen["egress"])
     assert seen["breaks"] == {"root": 1, "append": seen["calls"] - 1}
+    assert json.loads(openforge(tmp_path, "runs", "-o", "json").stdout) == []
     again = openforge(tmp_path, "harness", "check", name, "--diff", "-o", "json")
     assert (again.returncode, json.loads(again.stdout)) == (0, []), again.stderr
 

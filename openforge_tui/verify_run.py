@@ -39,7 +39,10 @@ async def verify_run(
     config = run_config(store_root, run_id)
     samples = read_samples(store_root, run_id)
     if config.run.mode != "train" or config.policy.engine != "vllm":
-        raise UsageError(f"{run_id} was recorded from a provider, not sampled here: it has no logprobs to verify")
+        raise UsageError(
+            f"{run_id} was recorded from a provider, not sampled here: it has no logprobs to verify",
+            hint=f"openforge rollouts {run_id}, or verify a run of mode train (`openforge runs`)",
+        )
     if not samples:
         raise UsageError(f"{run_id} has no samples", hint=f"openforge rollouts {run_id}")
     model_dir = None if config.policy.base_url else resolve_policy(config.policy.model)

@@ -203,7 +203,7 @@ class Recorder:
             log.warning("the vocabulary is not in the store: %s", problem)
 
     def _await_parent(self, loop: asyncio.AbstractEventLoop) -> None:
-        while sys.stdin.buffer.read(1 << 16):
+        while os.read(0, 1 << 16):  # sys.stdin has a lock that a process which ends meanwhile dies of
             pass
         loop.call_soon_threadsafe(self._stop.set)
 

@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -301,6 +302,36 @@ async def test_it_ends_cleanly_and_seals_its_journal(mortal: Live, how: str) -> 
     assert [path.suffix for path in (run_dir / "journal").rglob("*.jsonl*")] == [".jsonl"]
     lines = (run_dir.parents[1] / "vocab" / f"{vocab['hash']}.jsonl").read_text().splitlines()
     assert json.loads(lines[151645]) == {"token_id": 151645, "text": "<|im_end|>"}
+
+
+def test_an_engine_that_cannot_be_recorded_is_told_in_one_clean_line(tmp_path: Path, qwen3_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            for _ in range(3):
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+
+        threading.Thread(target=answer, daemon=True).start()
+        process = spawn(
+            {
+                "run_id": "r1",
+                "run_dir": tmp_path / "runs" / "r1",
+                "engine": {"url": f"http://127.0.0.1:{listening.getsockname()[1]}", "model": "policy"},
+                "model_dir": qwen3_dir,
+                "control_secret": SECRET,
+                "ca_dir": tmp_path / "ca",
+            },
+            subprocess.PIPE,
+        )
+        assert process.stderr
+        process.wait(60)  # its input is still open: the parent lives
+        told = process.stderr.read().decode()
+    assert process.returncode == 3
+    assert told.startswith("recorder: ")
+    assert len(told.splitlines()) == 1, told
 
 
 @pytest.mark.parametrize("change", [{"host": "0.0.0.0"}, {"model_dir": "/nowhere"}], ids=str)

@@ -20,6 +20,8 @@ from openforge.store.transcript import Row, Transcript, Turn
 CUT = 2000  # characters of a message shown unless all are asked for
 SYSTEM_CUT = 400  # of a system prompt: the same in every rollout, and seldom what one came to read
 TOKENS_CUT = 120  # tokens of a stretch that was not sampled
+UNLIKELY = 3  # tokens named under a turn
+_DOUBT = math.log(0.9)
 _ROLES = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
 _STATES = {"done": "green", "failed": "yellow", "error": "red", "lost": "red", "cancelled": "yellow"}
 _CONTINUES = ("root", "append")
@@ -55,9 +57,9 @@ def _head(found: Transcript) -> Text:
         f"reward {row['reward']:g}" if row["reward"] is not None else "no reward",
         f"{row['harness']} {row['harness_version'] or ''}".strip(),
         f"attempt {row['attempt']}" if row["attempt"] else "",
-        f"{row['calls']} calls",
+        _count(row["calls"], "call"),
         f"{row['prompt_tokens'] or 0} → {row['completion_tokens'] or 0} tokens",
-        _samples(row["samples"]),
+        _count(row["samples"], "sample"),
     ]
     line.append(visible("".join(f" · {fact}" for fact in facts if fact)))
     if row["error_class"]:
@@ -65,8 +67,8 @@ def _head(found: Transcript) -> Text:
     return line
 
 
-def _samples(count: int) -> str:
-    return "1 sample" if count == 1 else f"{count} samples"
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _turn(turn: Turn, *, color: bool, tokens: bool, full: bool) -> Iterator[RenderableType]:
@@ -82,17 +84,21 @@ def _turn(turn: Turn, *, color: bool, tokens: bool, full: bool) -> Iterator[Rend
     for message in turn.messages:
         yield from _message(message, full=full)
     if tokens:
-        yield Text("tokens", "bold")
+        yield Text("tokens", "bold").append(f"  {_legend(color)}", "not bold dim")
         yield _tokens(turn.tokens, color=color, full=full)
+        if unlikely := _unlikely(turn.tokens):
+            yield _indented(f"least likely: {unlikely}", "dim")
 
 
 def _call_line(call: Row) -> Text:
+    prompt_len = call["prompt_len"] if call["prompt_len"] is not None else call["prompt_tokens"]
+    sampled, answered = call["sampled"], call["completion_tokens"]
     facts = [
         call["call_id"],
         f"{call['dialect']}{', stream' if call['stream'] else ''}",
-        f"{call['prompt_len'] if call['prompt_len'] is not None else call['prompt_tokens']} in the prompt",
+        f"{prompt_len} in the prompt" if prompt_len is not None else "",
         f"+{call['added']} added" if call["added"] is not None else "no ids",
-        f"{call['sampled']} sampled" if call["sampled"] is not None else f"{call['completion_tokens']} answered",
+        f"{sampled} sampled" if sampled is not None else f"{answered} answered" if answered is not None else "",
         call["finish_reason"],
         f"{call['duration_s']:.1f} s" if call["duration_s"] is not None else "",
         _weights(call),
@@ -147,6 +153,25 @@ def _tokens(rows: list[Row], *, color: bool, full: bool) -> Padding:
         else:
             text.append(f"[{piece}]")
     return Padding(text, (0, 0, 0, 2))
+
+
+def _legend(color: bool) -> str:
+    """What the marks mean."""
+    if not color:
+        return "[sampled] by the policy, the rest was given"
+    shades = ", ".join(f"{style.removeprefix('bold ').replace('_', ' ')} ≥ {floor:g}" for floor, style in _SHADES[:-1])
+    return f"underlined: sampled by the policy; its probability: {shades}, red below"
+
+
+def _unlikely(rows: list[Row]) -> str:
+    """The sampled tokens the policy was least sure of, each with its probability."""
+    doubtful = [row for row in rows if row["sampled"] and row["logprob"] is not None and row["logprob"] < _DOUBT]
+    doubtful.sort(key=lambda row: float(row["logprob"]))
+    told = []
+    for row in doubtful[:UNLIKELY]:
+        text = f"<{row['token_id']}>" if row["text"] is None else visible(row["text"]).strip() or "⏎"
+        told.append(f"`{text}` {math.exp(row['logprob']):.2g}")
+    return ", ".join(told)
 
 
 def _shade(logprob: float | None) -> str:

@@ -26,6 +26,9 @@ _TOKENS = "call_id, position, token_id, text, sampled, logprob, weight_version"
 _SAMPLES = "sample_id, len(token_ids) AS tokens, list_sum(loss_mask) AS trained, is_main, weight, reason, reward"
 
 
+_CANDIDATES = 6  # named when what was typed fits several
+
+
 @dataclass
 class Turn:
     """One model call; `number` counts from 1 in the order in which they were recorded."""
@@ -60,12 +63,23 @@ def find_rollout(store_root: Path, text: str) -> tuple[str, str]:
     if wanted in hits or len(hits) == 1:
         return run_id, wanted if wanted in hits else hits[0]
     if hits:
-        more = f"{', '.join(hits[:3])}{' …' if len(hits) > 3 else ''}"
-        raise UsageError(f"{text!r} could be {more}", hint=f"openforge rollouts {run_id}")
+        some = "".join(f"\n    openforge show {name}" for name in hits[:_CANDIDATES])
+        more = f"\n    openforge rollouts {run_id}" if len(hits) > _CANDIDATES else ""
+        raise UsageError(f"{text!r} could be {len(hits)} rollouts", hint=f"one of{some}{more}")
     near = difflib.get_close_matches(wanted, known, n=1)
     raise UsageError(
         f"no rollout is called {wanted!r}", hint=f"did you mean {near[0]}?" if near else f"openforge rollouts {run_id}"
     )
+
+
+def newest_rollout(store_root: Path) -> str:
+    """The rollout of the newest run that was the last to start. UsageError when there is none."""
+    run_id = find_run(store_root, "latest")
+    sql = "SELECT rollout_id FROM rollouts ORDER BY started_at DESC NULLS LAST, rollout_id LIMIT 1"
+    found = query(store_root, sql, runs=[run_id])
+    if not found:
+        raise UsageError(f"{run_id} has no rollouts yet", hint="openforge runs")
+    return str(found[0]["rollout_id"])
 
 
 def read_transcript(

@@ -15,7 +15,9 @@ def register(app: typer.Typer) -> None:
 
 
 def show(
-    rollout: Annotated[str, typer.Argument(help="A rollout id, or enough of it: `latest.count-lines`.")],
+    rollout: Annotated[
+        str | None, typer.Argument(help="A rollout id, or enough of it: `latest.count-lines` (default: the newest).")
+    ] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Every token; sampled ones are marked.")] = False,
     turn: Annotated[int | None, typer.Option(help="Only this turn, from 1.")] = None,
     attempt: Annotated[int | None, typer.Option(help="An earlier attempt, from 0 (default: the latest).")] = None,
@@ -25,10 +27,10 @@ def show(
 
     -o json gives all of it; jsonl, csv and parquet give one row a message, or a token with --tokens.
     """
-    from openforge.store.transcript import find_rollout, read_transcript
+    from openforge.store.transcript import find_rollout, newest_rollout, read_transcript
 
     store_root = settings.current().load().store_root
-    _, rollout_id = find_rollout(store_root, rollout)
+    rollout_id = newest_rollout(store_root) if rollout is None else find_rollout(store_root, rollout)[1]
     fmt = settings.current().output or "table"
     found = read_transcript(store_root, rollout_id, attempt=attempt, turn=turn, tokens=tokens)
     if fmt == "table":

@@ -18,7 +18,7 @@ _CALL = (
 def transcript(text: str, tokens: list[dict[str, Any]] | None = None) -> Transcript:
     message = {"role": "user", "text": text, "reasoning": None, "tool_calls": None, "tool_call_id": None}
     call = dict.fromkeys(_CALL)
-    call |= {"call_id": "c1", "state": "done", "break_reason": "root"}
+    call |= {"call_id": "c1", "dialect": "chat", "state": "done", "break_reason": "root"}
     rollout = {"rollout_id": "r.t.h.0", "state": "done", "reward": None, "harness": "h", "harness_version": None}
     rollout |= {"attempt": 0, "calls": 1, "prompt_tokens": 1, "completion_tokens": 1, "samples": 0, "error_class": None}
     return Transcript(rollout, [Turn(1, call, [message], tokens or [])], [], [], [], [])
@@ -60,3 +60,17 @@ def test_a_sampled_token_is_shaded_by_its_chance(logprob: float, code: str) -> N
 def test_a_token_without_text_shows_its_id() -> None:
     token = {"token_id": 17, "text": None, "sampled": False, "logprob": None}
     assert "<17>" in drawn(transcript("", [token]), tokens=True)
+
+
+def test_marks_are_explained_and_the_least_likely_tokens_named() -> None:
+    chances = [("sure", -0.01), (" sed", -2.0), ("\x1b[31m", -3.0), ("wc", -0.7), ("cat", -0.9)]
+    tokens = [{"token_id": 1, "text": text, "sampled": True, "logprob": logprob} for text, logprob in chances]
+    shown = drawn(transcript("", tokens), tokens=True)
+    assert "[sampled] by the policy" in shown
+    assert "least likely: `␛[31m` 0.05, `sed` 0.14, `cat` 0.41" in shown
+
+
+def test_what_is_unknown_is_left_out_and_one_is_no_plural() -> None:
+    shown = drawn(transcript(""))
+    assert "None" not in shown
+    assert "1 call " in shown

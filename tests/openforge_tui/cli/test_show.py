@@ -61,3 +61,15 @@ def test_what_is_not_there_is_told(run, typed, capfd) -> None:
     assert "no rollout is called" in told
     assert "counted from 1" in told
     assert "has no attempt 9" in told
+
+
+def test_without_an_argument_it_is_the_newest_rollout(run, typed, capfd) -> None:
+    assert typed("show", "-o", "json") == 0
+    assert json.loads(capfd.readouterr().out)["rollout"]["rollout_id"].startswith(run.run_id)
+
+
+def test_an_ambiguous_name_lists_what_it_could_be(run, typed, capfd) -> None:
+    assert typed("show", "latest.t") == 2
+    told = capfd.readouterr().err
+    assert "could be 3 rollouts" in told
+    assert f"openforge show {run.run_id}.t.pi.1" in told

@@ -33,10 +33,13 @@ _TABLE_FUNCTIONS = frozenset(
     name
     for line in (
         "unnest range generate_series repeat repeat_row histogram histogram_values json_each json_tree summary",
-        "duckdb_columns duckdb_functions duckdb_keywords duckdb_tables duckdb_types duckdb_views pragma_table_info",
+        "duckdb_columns duckdb_keywords duckdb_tables duckdb_types duckdb_views pragma_table_info",
     )
     for name in line.split()
 )
+# Scalar functions that tell about the machine or leave something behind, and a view that has the settings as well.
+_SCALARS = frozenset(("current_setting", "currval", "getenv", "getvariable", "nextval", "setval", "write_log"))
+_SETTINGS = "pg_settings"
 
 
 def check(sql: str, table_functions: Iterable[str]) -> None:
@@ -58,14 +61,17 @@ def check(sql: str, table_functions: Iterable[str]) -> None:
         raise UsageError(
             "only statements that read may run here: SELECT, WITH, DESCRIBE, SHOW, SUMMARIZE, PIVOT, EXPLAIN", hint=HINT
         )
-    forbidden = {name.lower() for name in table_functions} - set(_TABLE_FUNCTIONS)
+    forbidden = {name.lower() for name in table_functions} - _TABLE_FUNCTIONS | _SCALARS
     for before, word, after in zip(["(", *words], words, [*words[1:], ""], strict=False):
         if before == "(" and word in _WRITES and re.match(r"[\w\"'(]", after):
             raise UsageError(
                 f"{word.upper()} may not run here: the store is only read", hint=f'a column of that name: "{word}"'
             )
-        if after == "(" and word.strip('"').replace('""', '"').lower() in forbidden:
+        name = word.strip('"').replace('""', '"').lower()
+        if after == "(" and name in forbidden:
             raise UsageError(f"the function {word} may not be used here: only the views are read", hint=HINT)
+        if name == _SETTINGS:
+            raise UsageError(f"{word} may not be read here: only the views are", hint=HINT)
 
 
 def _may_type(type_: duckdb.StatementType, first: str) -> bool:

@@ -32,6 +32,7 @@ READS = [
     "SELECT * REPLACE ('é' AS run_id) FROM runs",
     "SELECT [x + 1 for x in [1, 2]]",
     "SELECT $$read_text('x')$$",
+    "SELECT current_setting FROM (SELECT 'pg_settings' AS current_setting)",
 ]
 REFUSED = [
     "",
@@ -79,6 +80,16 @@ REFUSED = [
     "SELECT * FROM _read_call_close()",
     "SELECT (SELECT content FROM read_text('/etc/passwd'))",
     "DESCRIBE SELECT * FROM read_text('/etc/passwd')",
+    "SELECT current_setting('allowed_paths')",
+    "SELECT \"Current_Setting\" ('allowed_paths')",
+    "SELECT 'allowed_paths'.current_setting()",
+    "SELECT setting FROM pg_catalog.pg_settings",
+    'FROM "PG_settings"',
+    "SELECT macro_definition FROM duckdb_functions()",
+    "SELECT getvariable('x')",
+    "SELECT getenv('HOME')",
+    "SELECT write_log('x')",
+    "SELECT nextval('x')",
 ]
 
 

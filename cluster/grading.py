@@ -42,13 +42,14 @@ async def grade(runtime: Runtime, task: Task, work: Path, orig: Path, log: Path,
     runtime.own(verifier)
     try:
         removed = clean_work(work, runtime.layout(folder).work)
-        ended, commands = await _run(runtime, task, folder, work, orig, log, limits)
+        ended, commands, planted = await _run(runtime, task, folder, work, orig, log, limits)
         reward, problem = read_reward(verifier / "reward.txt")
         if ended.reason != "exit":
             reward, problem = None, f"test.sh: {ended.detail}"
         elif reward is None and ended.code:
             problem = f"test.sh ended with {ended.code}; {problem}"
-        details: dict[str, Any] = {"exit_code": ended.code, "untrusted_commands": commands, "removed": removed[:20]}
+        details: dict[str, Any] = {"exit_code": ended.code, "untrusted_commands": commands}
+        details["removed"] = [*removed, *planted][:20]
         return Grade(reward, problem, details, time.monotonic() - started_s)
     finally:
         runtime.remove_folder(folder)
@@ -73,7 +74,8 @@ def read_reward(path: Path) -> tuple[float | None, str]:
 
 async def _run(
     runtime: Runtime, task: Task, folder: Path, work: Path, orig: Path, log: Path, limits: Limits
-) -> tuple[Exit, int]:
+) -> tuple[Exit, int, list[str]]:
+    """How the verifier ended, how many commands it did not trust, and what was taken out after those."""
     layout = runtime.layout(folder)
     env = base_env(layout.path, layout.home, layout.temp)
     mounts = (
@@ -91,10 +93,11 @@ async def _run(
         "GIT_CONFIG_VALUE_0": "/dev/null",
         "GIT_CONFIG_KEY_1": "core.fsmonitor",
         "GIT_CONFIG_VALUE_1": "false",
+        "PYTHONSAFEPATH": "1",  # nor its modules: the work folder is where the verifier stands
     }
     argv = ("bash", f"{layout.tests}/test.sh")
     if runtime.enforced.isolation != "bubblewrap":
-        return await runtime.run(Spec(argv, verifier_env, folder, limits, mounts, log=log, work=work)), 0
+        return await runtime.run(Spec(argv, verifier_env, folder, limits, mounts, log=log, work=work)), 0, []
     untrusted_limits = Limits(
         wall_s=min(_UNTRUSTED_S, limits.wall_s / 2),
         cpu_s=int(_UNTRUSTED_S),
@@ -107,7 +110,7 @@ async def _run(
         verifier_env["PATH"] = f"/opt/openforge/bin:{layout.path}"
         spec = Spec(argv, verifier_env, folder, limits, mounts + commands.mounts(), log=log, work=work)
         ended = await runtime.run(spec)
-    return ended, commands.count
+    return ended, commands.count, commands.removed
 
 
 def base_env(path: str, home: str, temp: str) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The host's end of `untrusted`: starts a fresh sandbox for each command a verifier does not trust.
 
-The agent's code can then neither write the reward nor read the tests: it runs beside the verifier, not below it.
+The agent's code can then neither write the reward nor read the tests: it runs beside the verifier, not below it. What
+it leaves in the work folder is cleaned before the verifier goes on.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from typing import Self
 
 from cluster.runtimes.base import Limits, Mount, Runtime, Spec
 from cluster.runtimes.bwrap import python_inside
+from cluster.worktree import clean_work
 
 SOCKET_INSIDE = "/opt/openforge/untrusted.sock"
 PROGRAM_INSIDE = "/opt/openforge/bin/untrusted"
@@ -26,6 +28,7 @@ class UntrustedCommands:
     def __init__(self, runtime: Runtime, folder: Path, work: Path, limits: Limits, env: dict[str, str]) -> None:
         self.runtime, self.work, self.limits, self.env = runtime, work, limits, env
         self.count = 0
+        self.removed: list[str] = []
         self._socket_path, self._program = folder / "untrusted.sock", folder / "untrusted"
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -83,6 +86,7 @@ class UntrustedCommands:
                     work=self.work,
                 )
             )
+            self.removed += clean_work(self.work, self.runtime.layout(folder).work)
             code = ended.code if ended.code is not None else 124 if ended.reason == "time" else 137
             with suppress(OSError):  # the verifier may be gone by now
                 link.send(str(code).encode())

@@ -134,6 +134,28 @@ async def test_a_link_to_the_expected_answer_is_no_answer(runtime: ProcessRuntim
 
 
 @contract
+async def test_a_link_that_untrusted_code_plants_shows_the_verifier_nothing(
+    runtime: ProcessRuntime, desk: Desk
+) -> None:
+    plant = "import os\nos.remove('answer.txt')\nos.symlink('/tests/expected.txt', 'answer.txt')\nos.mkfifo('fifo')\n"
+    test = (
+        "untrusted python3 plant.py; ls; "
+        '[ "$(cat answer.txt)" = "$(cat /tests/expected.txt)" ] && r=1 || r=0; echo $r > $REWARD_FILE\n'
+    )
+    (desk.task(test).tests / "expected.txt").write_text("42\n")
+    grade_of = await judged(runtime, desk, test, plant__py=plant, answer__txt="41\n")
+    assert grade_of.reward == 0
+    assert sorted(grade_of.details["removed"]) == ["answer.txt", "fifo"]
+
+
+@contract
+async def test_a_module_of_the_agent_is_not_imported_by_the_verifier(runtime: ProcessRuntime, desk: Desk) -> None:
+    test = "python3 -c 'import json, shutil'\npython3 - <<'E'\nimport json\nE\n" + CHECK
+    evil = 'open("answer.txt", "w").write("42")\n'
+    assert (await judged(runtime, desk, test, json__py=evil, shutil__py=evil)).reward == 0
+
+
+@contract
 async def test_a_repository_of_the_agent_runs_no_hook(runtime: ProcessRuntime, desk: Desk) -> None:
     folder = runtime.new_folder()
     shutil.copytree(_repository(desk.root), folder / "work", dirs_exist_ok=True)

@@ -1,20 +1,23 @@
 """What an agent may leave for the verifier."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cluster.runtimes.folders import remove_tree
 from cluster.worktree import clean_work, copy_tree
 
 
 @pytest.fixture
-def work(tmp_path: Path) -> Path:
+def work(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "outer" / "work"
     (folder / "sub").mkdir(parents=True)
     (folder / "data.txt").write_text("data")
     (tmp_path / "outer" / "secret").write_text("secret")
-    return folder
+    yield folder
+    remove_tree(folder)  # some tests leave it deeper than pytest can remove
 
 
 @pytest.mark.parametrize("target", ["/tests/expected.txt", "../secret", "sub/../../secret", "/", "/proc/1/environ"])

@@ -2,7 +2,8 @@
 
 A server that already serves the same model (by content) with the same settings is adopted through a state file in
 `<cache>/servers/`. Every user of a server holds a shared lock on it; the last one to leave stops it, unless it was
-started to stay. Knows nothing about tokens or rollouts.
+started to stay. When its API process dies alone, what it had started is ended as well. Knows nothing about tokens or
+rollouts.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ Say = Callable[[str], None]
 _START_S = 600.0
 _SAY_EVERY_S = 10.0
 _STOP_S = 20.0
+_KILLED_S = 5.0
 _ENV = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -74,6 +76,7 @@ class PolicyServer:
 
     def _on_exit(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
+        end_session(self.pid, _log(self._state))
         self.died.set()
         with suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)  # it may be our child or not; nobody else waits for it
@@ -84,8 +87,8 @@ class PolicyServer:
         stopped = False
         with suppress(BlockingIOError):
             fcntl.flock(self._lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            running = _read_state(self._state)
-            if running is not None and running.pid == self.pid and not running.keep:
+            running = _recorded(self._state)
+            if running is not None and running.pid == self.pid and not (running.keep and _alive(running)):
                 await stop_server(self._state, self.died)
                 stopped = True
         self._lease.close()
@@ -101,14 +104,13 @@ async def use_policy_server(serving: Serving, say: Say = lambda text: None, *, k
     key = hashlib.blake2b(json.dumps(settings).encode(), digest_size=8).hexdigest()
     folder = cache_dir() / "servers"
     folder.mkdir(parents=True, exist_ok=True)
-    state, log = folder / f"{key}.json", folder / f"{key}.log"
+    state = folder / f"{key}.json"
     with _lock(folder / f"{key}.lock"):
-        running = _read_state(state)
-        adopted = running is not None and await _healthy(running.port)
+        running = _recorded(state)
+        adopted = running is not None and _alive(running) and await _healthy(running.port)
         if running is None or not adopted:
-            if running is not None:
-                await stop_server(state)
-            running = await _start(serving, state, log, say, keep)
+            await stop_server(state)
+            running = await _start(serving, state, _log(state), say, keep)
         else:
             say(f"policy: using the server on port {running.port} that serves this model already")
         lease = (folder / f"{key}.lease").open("w")
@@ -140,24 +142,50 @@ def command(serving: Serving, port: int) -> list[str]:
 
 async def stop_server(state: Path, died: asyncio.Event | None = None, *, patience_s: float = _STOP_S) -> None:
     """End the server of a state file with all its children, and forget it; by force after `patience_s`."""
-    running = _read_state(state)
+    running = _recorded(state)
     if running is not None:
-        for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, 5.0)):
+        if _alive(running):
             with suppress(ProcessLookupError):
-                os.killpg(running.pid, number)  # its own group: engine and workers go with it
-            if await _gone(running, wait_s):
-                break
-        with suppress(ProcessLookupError):
-            os.killpg(running.pid, signal.SIGKILL)
+                os.killpg(running.pid, signal.SIGTERM)  # its own group: engine and workers go with it
+            if not await _gone(running, patience_s):
+                with suppress(ProcessLookupError):
+                    os.killpg(running.pid, signal.SIGKILL)
+        end_session(running.pid, _log(state))
+        await _gone(running, _KILLED_S)
     _forget(state)
     if died is not None:
         died.set()
 
 
+def end_session(leader: int, log: Path) -> None:
+    """SIGKILL to every process of the session that `leader` began, dead or alive, until none is left.
+
+    A number may belong to another session by now, so only processes whose output goes to the server's log count. Their
+    environment would not tell: vLLM's processes write their titles over it.
+    """
+    for _ in range(20):
+        members = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_member(pid, leader, log)]
+        if not members:
+            return
+        for pid in members:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _is_member(pid: int, leader: int, log: Path) -> bool:
+    fields = _stat(pid)
+    if not fields or fields[0] == "Z" or int(fields[3]) != leader:
+        return False
+    try:
+        return any(os.path.samefile(f"/proc/{pid}/fd/{number}", log) for number in (1, 2))
+    except OSError:
+        return False  # it ended, or is not ours
+
+
 async def _gone(running: _Running, wait_s: float) -> bool:
     end_s = time.monotonic() + wait_s
     while time.monotonic() < end_s:
-        if _start_ticks(running.pid) != running.start_ticks:
+        if not _alive(running):
             return True
         await asyncio.sleep(0.1)
     return False
@@ -231,13 +259,20 @@ def _alias() -> str:
     return str(folder)
 
 
-def _read_state(path: Path) -> _Running | None:
-    """The server a state file names, if that very process still runs."""
+def _recorded(path: Path) -> _Running | None:
+    """The server a state file names, which may be dead."""
     try:
-        running = _Running(**json.loads(path.read_text()))
+        return _Running(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         return None
-    return running if _start_ticks(running.pid) == running.start_ticks else None
+
+
+def _alive(running: _Running) -> bool:
+    return _start_ticks(running.pid) == running.start_ticks
+
+
+def _log(state: Path) -> Path:
+    return state.with_suffix(".log")
 
 
 def _forget(state: Path) -> None:
@@ -246,11 +281,16 @@ def _forget(state: Path) -> None:
 
 def _start_ticks(pid: int) -> int:
     """When a process started, in clock ticks since boot; -1 when there is none, or it is a zombie."""
+    fields = _stat(pid)
+    return -1 if not fields or fields[0] == "Z" else int(fields[19])
+
+
+def _stat(pid: int) -> list[str]:
+    """/proc/PID/stat from the state on, of which [3] is the session and [19] the start; empty when there is none."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return -1
-    return -1 if fields[0] == "Z" else int(fields[19])
+        return []
 
 
 def _free_port() -> int:

@@ -3,13 +3,14 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from cluster import policy_server
-from cluster.policy_server import PolicyServer, Serving, model_hash, use_policy_server
+from cluster.policy_server import PolicyServer, Serving, end_session, model_hash, use_policy_server
 from openforge.errors import InfraError
 
 pytestmark = pytest.mark.contract
@@ -89,6 +90,39 @@ async def test_a_death_is_noticed_and_the_next_user_gets_a_new_one(serving: Serv
     again = await use_policy_server(serving)
     assert not again.adopted
     assert await again.leave()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+async def test_a_killed_api_process_leaves_no_engine_behind(serving: Serving, keep: bool) -> None:
+    first, second = await use_policy_server(serving, keep=keep), await use_policy_server(serving)
+    assert second.adopted
+    os.kill(first.pid, signal.SIGKILL)  # the process alone, not its group
+    await asyncio.wait_for(second.died.wait(), 5)
+    assert children() == []
+    await first.leave()
+    await second.leave()
+
+
+async def test_an_engine_whose_users_died_with_its_api_process_is_ended_by_the_next(serving: Serving) -> None:
+    server = await use_policy_server(serving, keep=True)
+    await server.leave()
+    os.kill(server.pid, signal.SIGKILL)
+    assert children() != []
+    again = await use_policy_server(serving)
+    assert not again.adopted
+    assert len(children()) == 1
+    await again.leave()
+
+
+def test_a_session_of_the_same_number_that_is_not_the_servers_is_left_alone(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    other = subprocess.Popen(["sleep", LONG_S], start_new_session=True, stdout=subprocess.DEVNULL)
+    end_session(other.pid, log)
+    with pytest.raises(subprocess.TimeoutExpired):
+        other.wait(0.2)
+    other.kill()
+    other.wait()
 
 
 async def test_a_stale_state_file_never_names_a_foreign_process(serving: Serving) -> None:

@@ -34,21 +34,34 @@ def export(
     to: Annotated[Path | None, typer.Option(help="Where to (default: named after the run, here).")] = None,
     view: Annotated[list[str] | None, typer.Option(help="Only this view; repeatable.")] = None,
     where: Annotated[str | None, typer.Option(help='sft: which samples, e.g. "reward = 1" (default: all).')] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over what is there.")] = False,
 ) -> None:
     """Write a run to Parquet (a folder of views, or one file), JSON lines, a .duckdb file, or rows for SFT.
 
     JSON lines hold one rollout with its messages each. SFT rows hold input_ids and loss_mask as they were recorded.
     """
+    from openforge.errors import UsageError
     from openforge.store.connect import find_run
     from openforge.store.export import export as write
 
     store_root = settings.current().load().store_root
     run_id = None if run == "all" else find_run(store_root, run)
     dest = to or Path(_DEFAULT_DEST[fmt].format(run=run_id or "all-runs"))
+    if not force and (dest.is_file() or (dest.is_dir() and any(dest.iterdir()))):
+        raise UsageError(f"{dest} is there already", hint="--force writes over it, --to names another place")
     done = write(store_root, run_id, fmt.value, dest, views=view, where=where)
-    output.emit(
-        [{"file": str(dest if dest.name == name else dest / name), "rows": count} for name, count in done.rows.items()],
-        ["file", "rows"],
-    )
+    one_file = fmt is not Kind.PARQUET or dest.suffix == ".parquet"
+    single = {Kind.SFT: "samples", Kind.JSONL: "rollouts", Kind.PARQUET: (view or ["samples"])[0]}
+    rows = [
+        {
+            "file": str(dest if one_file else dest / name),
+            "view": single[fmt] if one_file and fmt in single else Path(name).stem,
+            "rows": count,
+        }
+        for name, count in done.rows.items()
+    ]
+    output.emit(rows, ["file", "view", "rows"])
+    if not any(done.rows.values()):
+        output.say(f"warning: what was written has 0 rows; next: openforge rollouts {run_id or 'latest'}")
     for reason, count in done.left_out.items():
         output.say(f"left out: {count} {reason}")

@@ -56,6 +56,8 @@ async def validate_task(
                 judged = await grade(runtime, task, workspace.work, workspace.orig, log, bounds)
             finally:
                 workspace.remove()
+            if judged.reward is not None and judged.reward != expected and not problem:
+                problem = f"{name} scored {judged.reward:g}, must score {expected:g}"
             checks.append(Check(task.ref, name, seed, expected, judged.reward, problem or judged.problem))
         same = len(prints) == 1
         checks.append(

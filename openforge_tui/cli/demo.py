@@ -59,11 +59,12 @@ def demo(
     rollouts, report = output.run_async(_run(config, store_root, model_dir, run_id))
     _show(store_root, run_id, report)
     output.say(f"\n{report.summary()}\n\nall of it took {time.monotonic() - began_s:.0f} s; next:")
-    best = max(rollouts, key=lambda rollout: (rollout.reward or 0.0, rollout.spec.harness.name == "codex"))
-    output.say(f"  openforge show {best.id}")
-    output.say(f"  openforge rollouts {run_id}")
-    output.say('  openforge sql "SELECT task, avg(reward) FROM rollouts GROUP BY task ORDER BY 2"')
-    output.say(f"  openforge export {run_id} --help")
+    best = max(rollouts, key=lambda rollout: (rollout.reward or 0.0, rollout.spec.harness.name == "react"))
+    openforge = output.command()
+    output.say(f"  {openforge} show {best.id}")
+    output.say(f"  {openforge} rollouts {run_id}")
+    output.say(f'  {openforge} sql "SELECT task, avg(reward) FROM rollouts GROUP BY task ORDER BY 2"')
+    output.say(f"  {openforge} export {run_id} --help")
     if report.failures:
         from openforge_tui.cli.verify import check
 
@@ -134,5 +135,5 @@ def _show(store_root: "Path", run_id: str, report: "Report") -> None:
         return
     output.say("\nby harness")
     output.emit(harnesses, _COLUMNS, headers=_HEADERS)
-    output.say(f'\nhow sure was the policy? openforge sql "{questions.tokens_sql(run_id)}"')
+    output.say(f'\nhow sure was the policy? {output.command()} sql "{questions.tokens_sql(run_id)}"')
     output.emit(tokens, headers=_HEADERS)

@@ -66,8 +66,12 @@ def _newest_policy_log() -> Path:
 
 
 def _print_file(path: Path, follow: bool, going_on: Any) -> None:
+    empty = True
     for line in _lines(path, follow, going_on):
         _print({"line": line}, line)
+        empty = False
+    if empty:
+        output.say(f"empty log: {path}")
 
 
 def _lines(path: Path, follow: bool, going_on: Any) -> Iterator[str]:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openforge.errors import OpenForgeError, UsageError
@@ -38,6 +39,16 @@ def say(text: str) -> None:
     """Narration: one line on stderr. That nobody reads it any more (the terminal was closed) must not end the work."""
     with suppress(OSError):
         print(plain(text), file=sys.stderr, flush=True)
+
+
+def command() -> str:
+    """What a person types to get this program: its name where an activated environment has it, else its path."""
+    if os.environ.get("VIRTUAL_ENV") == sys.prefix:
+        return "openforge"
+    beside = Path(sys.executable).with_name("openforge")
+    if not beside.exists():
+        return "openforge"
+    return str(beside.relative_to(Path.cwd())) if beside.is_relative_to(Path.cwd()) else str(beside)
 
 
 def emit(

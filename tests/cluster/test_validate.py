@@ -31,6 +31,7 @@ async def test_a_near_miss_that_scores_is_found(runtime: ProcessRuntime, desk: D
     (task.root / "solution" / "near-miss-1.sh").write_text("echo 42 > answer.txt\n")
     checks = await validate_task(runtime, task, Sandbox(), [0], desk.root / "logs")
     assert {check.check for check in checks if not check.ok} == {"near-miss-1"}
+    assert [check.problem for check in checks if not check.ok] == ["near-miss-1 scored 1, must score 0"]
 
 
 async def test_every_desk_task_is_valid(isolated: None, tmp_path: Path) -> None:

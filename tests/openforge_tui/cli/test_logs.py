@@ -38,3 +38,11 @@ def test_no_log_is_told(run, typed, capfd, tmp_path: Path) -> None:
     assert typed("logs", "latest.t.pi") == 2
     assert typed("logs", "--recorder") == 2
     assert "there is no" in capfd.readouterr().err
+
+
+def test_an_empty_log_says_which(run, typed, capfd) -> None:
+    logs = run.run_dir / "logs"
+    logs.mkdir()
+    (logs / "recorder.log").touch()
+    assert typed("logs", "--recorder") == 0
+    assert f"empty log: {logs / 'recorder.log'}" in capfd.readouterr().err

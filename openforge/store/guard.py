@@ -110,7 +110,11 @@ def explain(error: Exception) -> UsageError:
     if missing:
         wanted = next(filter(None, missing.groups()))
         near = difflib.get_close_matches(wanted.lower(), known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}? {HINT}" if near else HINT
+        there = re.search(r"Candidate bindings: (.+)", text)  # DuckDB's own, by what the query selects from
+        perhaps = f"perhaps {there[1].replace('"', '')}; {HINT}" if there else HINT
+        hint = f"did you mean {near[0]}? {HINT}" if near else perhaps
+    elif "must appear in the GROUP BY" in text:
+        hint = "end the query with GROUP BY ALL: it groups by every column that is not aggregated"
     return UsageError(summary + (f"\n{caret[0]}" if caret else ""), hint=hint)
 
 

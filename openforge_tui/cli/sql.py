@@ -31,6 +31,9 @@ def register(app: typer.Typer) -> None:
 def sql(
     query: Annotated[str | None, typer.Argument(help="One SELECT, DESCRIBE, SUMMARIZE or PIVOT statement.")] = None,
     run: Annotated[str | None, typer.Option(help="Only this run: an id, a prefix or `latest`.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="VIEW", help="The columns of a view and what they mean.")
+    ] = None,
     saved: Annotated[str | None, typer.Option(help=f"A question made ready: {', '.join(SAVED)}.")] = None,
     limit: Annotated[
         int | None, typer.Option(min=0, help=f"Most rows (default: {TABLE_ROWS} in a table, all otherwise).")
@@ -38,14 +41,14 @@ def sql(
     timeout: Annotated[float, typer.Option(help="Seconds.")] = 60,
     memory: Annotated[str, typer.Option(help="Most memory the query may use.")] = "2Gi",
 ) -> None:
-    """Ask the store in SQL; without a query, list views, columns and saved questions."""
+    """Ask the store in SQL; without a query, list the views and saved questions."""
     from openforge.errors import UsageError
 
     if saved is not None and saved not in SAVED:
         raise UsageError(f"there is no saved question {saved!r}", hint=f"known: {', '.join(SAVED)}")
     question = SAVED[saved] if saved else query
-    if question is None:
-        return _list()
+    if columns is not None or question is None:
+        return _list_columns(columns) if columns else _list()
     if saved:
         output.say(question)
     as_table = (settings.current().output or "table") == "table"
@@ -68,15 +71,30 @@ def _ask(question: str, run: str | None, timeout_s: float, memory: str, limit: i
 
 
 def _list() -> None:
+    """The views, one line each. A program gets every column as well."""
     from openforge.store.schema import VIEWS
 
-    output.emit(
-        [
-            {"view": view.name, "column": column.name, "type": column.type, "meaning": column.doc}
-            for view in VIEWS
-            for column in view.columns
-        ]
-    )
-    output.say("\nsaved questions (openforge sql --saved NAME):")
+    if (settings.current().output or "table") != "table":
+        return _list_columns(None)
+    output.emit([{"view": view.name, "what": view.doc.partition("\n")[0]} for view in VIEWS])
+    output.say("\ntheir columns: openforge sql --columns VIEW\nsaved questions (openforge sql --saved NAME):")
     for name, question in SAVED.items():
         output.say(f"  {name:<12} {question}")
+
+
+def _list_columns(name: str | None) -> None:
+    import difflib
+
+    from openforge.errors import UsageError
+    from openforge.store.schema import BY_NAME, VIEWS
+
+    if name is not None and name not in BY_NAME:
+        near = difflib.get_close_matches(name, BY_NAME, n=1)
+        raise UsageError(f"there is no view {name!r}", hint=f"did you mean {near[0]}?" if near else "openforge sql")
+    rows = [
+        {"view": view.name, "column": column.name, "type": column.type, "meaning": column.doc}
+        for view in VIEWS
+        if name in (None, view.name)
+        for column in view.columns
+    ]
+    output.emit(rows, ["view", "column", "type", "meaning"] if name is None else ["column", "type", "meaning"])

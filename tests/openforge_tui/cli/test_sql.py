@@ -24,7 +24,31 @@ def test_without_a_question_it_says_what_can_be_asked(run, typed, capfd) -> None
     told = capfd.readouterr()
     rows = [json.loads(line) for line in told.out.splitlines()]
     assert {"calls", "tokens", "samples", "blobs"} <= {row["view"] for row in rows}
+    assert typed("sql") == 0
+    told = capfd.readouterr()
+    assert "One row a rollout: its latest attempt." in told.out
+    assert "loss_mask" not in told.out
     assert all(name in told.err for name in SAVED)
+
+
+def test_the_columns_of_one_view(run, typed, capfd) -> None:
+    assert typed("sql", "--columns", "samples", "-o", "name") == 0
+    assert "loss_mask" in capfd.readouterr().out.split()
+    assert typed("sql", "--columns", "sample") == 2
+    assert "did you mean samples?" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("question", "hint"),
+    [
+        ("SELECT rewrd FROM rollouts", "did you mean reward"),
+        ("SELECT * FROM rollout", "did you mean rollouts"),
+        ("SELECT harness, avg(reward) FROM rollouts", "GROUP BY ALL"),
+    ],
+)
+def test_a_wrong_question_is_told_how_to_mend_it(run, typed, capfd, question: str, hint: str) -> None:
+    assert typed("sql", question) == 2
+    assert hint in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("name", SAVED)

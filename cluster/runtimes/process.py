@@ -3,7 +3,8 @@
 What holds with bubblewrap: own PID, network, mount, IPC and host name spaces; the command sees read-only system
 folders, its own work, home and temporary folder, and two loopback ports that lead to the recorder. Memory and disk of
 a sandbox are looked at every 0.5 s and 2 s, so a burst can pass for that long; RLIMIT_DATA and RLIMIT_FSIZE bound each
-process at once. Not isolated: the kernel, CPU time shares, and what /usr holds.
+process at once. Its folders are measured from outside, where none is closed; open files without a name are counted
+inside, by themselves. Not isolated: the kernel, CPU time shares, and what /usr holds.
 """
 
 import asyncio
@@ -22,13 +23,15 @@ from typing import Any, Literal
 
 from cluster.runtimes import bwrap
 from cluster.runtimes.base import Enforced, Exit, Layout, Mount, Reason, Spec
-from cluster.runtimes.folders import own_tree, remove_tree
+from cluster.runtimes.folders import disk_bytes, own_tree, remove_tree
 from cluster.runtimes.gateway import Gateway
 from cluster.runtimes.stragglers import kill_marked
 from openforge.errors import InfraError
 
 _LOG_CAP = 4 << 20
 _DEATH_S = 10.0
+_LOOK_S, _COUNT_S = 2.0, 30.0
+_OVER = {"memory": "over its memory limit", "disk": "over its disk limit"}
 _PREFIX = "openforge-sandboxes-"
 _PORTS = {"proxy": 3128, "site": 8001}
 _MARK = "OPENFORGE_SANDBOX"
@@ -165,14 +168,10 @@ class ProcessRuntime:
                 await asyncio.to_thread(file.write, json.dumps(self._plan(spec, status_write, mark)).encode())
                 await asyncio.to_thread(file.close)
             pump = asyncio.create_task(_pump(process.stdout, spec.log)) if process.stdout else None
-            timed_out = False
-            try:
-                await asyncio.wait_for(process.wait(), spec.limits.wall_s)
-            except TimeoutError:
-                timed_out = True
+            over = await _watch(process, spec)
             await self._end(process, pump, mark, info_read)
             status = os.read(status_read, 4096)
-            return _exit(status, timed_out, process.returncode, time.monotonic() - started_s, spec.limits.wall_s)
+            return _exit(status, over, process.returncode, time.monotonic() - started_s, spec.limits.wall_s)
         except OSError as error:
             return Exit("lost", None, f"sandbox did not start: {error}", time.monotonic() - started_s, started=False)
         finally:
@@ -220,7 +219,6 @@ class ProcessRuntime:
 
     def _plan(self, spec: Spec, status_fd: int, mark: str) -> dict[str, Any]:
         layout = self.layout(spec.folder)
-        writable = [layout.work, layout.home, layout.temp]
         relay = (
             [[port, f"/opt/openforge/{name}.sock"] for name, port in _PORTS.items()]
             if spec.network and self.isolated
@@ -240,23 +238,44 @@ class ProcessRuntime:
             "relay": relay,
             "namespace": self.isolated,
             "drop": bwrap.SANDBOX_USER if self.isolated and bwrap.is_root() else 0,
-            "writable": writable,
             "status_fd": status_fd,
         }
 
 
-def _exit(status: bytes, timed_out: bool, returncode: int | None, duration_s: float, wall_s: float) -> Exit:
+async def _watch(process: asyncio.subprocess.Process, spec: Spec) -> Reason | None:
+    """Wait for the end of the sandbox; `time` or `disk` when it must be ended instead."""
+    ended, full = asyncio.create_task(process.wait()), asyncio.create_task(_over_disk(spec))
+    try:
+        done, _ = await asyncio.wait({ended, full}, timeout=spec.limits.wall_s, return_when=asyncio.FIRST_COMPLETED)
+        return None if ended in done else "disk" if full in done else "time"
+    finally:
+        ended.cancel()
+        full.cancel()
+        await asyncio.gather(ended, full, return_exceptions=True)
+
+
+async def _over_disk(spec: Spec) -> None:
+    """Return when the sandbox's folders take more room than they may, or hold too much to be counted."""
+    folders = [spec.work or spec.folder / "work", spec.folder / "home", spec.folder / "tmp"]
+    with suppress(TimeoutError):
+        while await disk_bytes(folders, _COUNT_S) <= spec.limits.disk_bytes:  # noqa: ASYNC110 - files tell nobody
+            await asyncio.sleep(_LOOK_S)
+
+
+def _exit(status: bytes, over: Reason | None, returncode: int | None, duration_s: float, wall_s: float) -> Exit:
     told: dict[str, Any] = json.loads(status) if status else {}
     cpu_s = float(told.get("cpu_s", 0.0))
-    if timed_out:
+    if over == "time":
         return Exit("time", None, f"no end after {wall_s:g} s", duration_s, cpu_s)
+    if over == "disk":
+        return Exit("disk", None, _OVER["disk"], duration_s, cpu_s)
     if not told:
         # The supervisor said nothing: the sandbox did not come up, or the command killed everything it could reach.
         killed = returncode in (137, -signal.SIGKILL)
         detail = "every process was killed from inside" if killed else f"sandbox ended with {returncode}"
         return Exit("signal" if killed else "lost", None, detail, duration_s, cpu_s, started=killed)
     reason: Reason = told["reason"]
-    detail = {"memory": "over its memory limit", "disk": "over its disk limit"}.get(reason, "")
+    detail = _OVER.get(reason, "")
     if reason == "signal":
         detail = f"ended by {signal.Signals(told['signal']).name}"
     return Exit(reason, told["code"], detail, duration_s, cpu_s)

@@ -11,6 +11,7 @@ import resource
 import selectors
 import signal
 import socket
+import stat
 import sys
 import time
 from typing import Any
@@ -148,32 +149,47 @@ def become(user: int) -> None:
     os.setresuid(user, user, user)
 
 
+def processes() -> list[str]:
+    return [f"/proc/{name}" for name in os.listdir("/proc") if name.isdigit()]
+
+
 def memory_bytes() -> int:
-    """Private memory of every process here. Pages that processes share are left out rather than counted twice."""
+    """Memory of every process here, without pages of files: what several share is split among them, so counted once.
+    Shared memory segments that nobody is attached to come on top."""
     total = 0
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/statm") as file:
-                    fields = file.read().split()
-                total += int(fields[1]) - int(fields[2])
-            except (OSError, IndexError):
-                continue  # it ended while we looked
-    return total * resource.getpagesize()
+    for process in processes():
+        total += fields_kb(f"{process}/smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")) or fields_kb(
+            f"{process}/status", ("RssAnon:", "RssShmem:")
+        )
+    try:
+        with open("/proc/sysvipc/shm") as file:
+            rows = [line.split() for line in file][1:]
+    except OSError:
+        rows = []
+    return total * 1024 + sum(int(row[14]) for row in rows if row[6] == "0")
 
 
-def disk_bytes(folders: list[str]) -> int:
-    total, waiting = 0, list(folders)
-    while waiting:
+def fields_kb(path: str, names: tuple[str, ...]) -> int:
+    """The sum of some lines of a /proc file; 0 when it ended while we looked, or does not let us."""
+    try:
+        with open(path) as file:
+            return sum(int(line.split()[1]) for line in file if line.startswith(names))
+    except OSError:
+        return 0
+
+
+def unlinked_bytes() -> int:
+    """Room of files that are open but have no name any more, in memory or on disk: no count of folders finds them."""
+    found: dict[tuple[int, int], int] = {}
+    for process in processes():
         try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    total += entry.stat(follow_symlinks=False).st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
+            for name in os.listdir(f"{process}/fd"):
+                status = os.stat(f"{process}/fd/{name}")
+                if stat.S_ISREG(status.st_mode) and status.st_nlink == 0:
+                    found[status.st_dev, status.st_ino] = status.st_blocks * 512
         except OSError:
-            continue  # removed meanwhile, or closed to us by its owner
-    return total
+            continue  # it ended, or closed the file, while we looked
+    return sum(found.values())
 
 
 def main() -> None:
@@ -191,7 +207,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     selector.register(wake, READ, None)
     child = start(plan)
-    reason, look_at_disk = "", 0.0
+    reason, look_at_memory, look_at_files = "", 0.0, 0.0
     while not reason:
         for key, events in selector.select(0.5):
             if not isinstance(key.fileobj, socket.socket):
@@ -203,11 +219,12 @@ def main() -> None:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             reason = "signal" if os.WIFSIGNALED(status) else "exit"
-        elif plan["namespace"] and memory_bytes() > plan["limits"]["memory_bytes"]:
-            reason = "memory"
-        elif time.monotonic() > look_at_disk:
-            look_at_disk = time.monotonic() + 2
-            reason = "disk" if disk_bytes(plan["writable"]) > plan["limits"]["disk_bytes"] else ""
+        elif plan["namespace"] and time.monotonic() > look_at_files:
+            look_at_files = time.monotonic() + 2
+            reason = "disk" if unlinked_bytes() > plan["limits"]["disk_bytes"] else ""
+        elif plan["namespace"] and time.monotonic() > look_at_memory:
+            look_at_memory = time.monotonic() + 0.4
+            reason = "memory" if memory_bytes() > plan["limits"]["memory_bytes"] else ""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     result = {"reason": reason, "code": None, "cpu_s": usage.ru_utime + usage.ru_stime}
     if reason == "exit":

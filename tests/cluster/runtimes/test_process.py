@@ -176,6 +176,40 @@ async def test_memory_of_many_processes_counts_together(runtime: ProcessRuntime)
     assert ended.reason == "memory"
 
 
+SHARED = """
+import mmap, time
+m = mmap.mmap(-1, 300 << 20)
+for _ in range(300): m.write(b"1" * (1 << 20))
+time.sleep(15)
+"""
+DETACHED = """
+import ctypes, time
+libc = ctypes.CDLL(None); libc.shmat.restype = ctypes.c_void_p
+segment = libc.shmget(0, 300 << 20, 0o1600)
+at = libc.shmat(segment, None, 0); ctypes.memset(at, 1, 300 << 20); libc.shmdt(ctypes.c_void_p(at)); time.sleep(15)
+"""
+
+
+@pytest.mark.parametrize("hog", [SHARED, DETACHED], ids=["mapped", "detached"])
+async def test_shared_memory_counts(runtime: ProcessRuntime, hog: str) -> None:
+    ended, said = await shell(runtime, f"python3 - <<'E'\n{hog}\nE", memory_bytes=200 << 20)
+    assert ended.reason == "memory", said
+
+
+async def test_memory_that_processes_share_counts_once(runtime: ProcessRuntime) -> None:
+    program = """
+import mmap, os, time
+private, shared = b"1" * (40 << 20), mmap.mmap(-1, 40 << 20)
+shared.write(b"1" * (40 << 20))
+for _ in range(5):
+    if not os.fork():
+        sum(shared[::4096]); time.sleep(2); os._exit(0)
+for _ in range(5): os.wait()
+"""
+    ended, said = await shell(runtime, f"python3 - <<'E'\n{program}\nE", memory_bytes=200 << 20)
+    assert (ended.reason, ended.code) == ("exit", 0), said
+
+
 async def test_one_process_over_the_limit_is_refused_the_memory(runtime: ProcessRuntime) -> None:
     ended, said = await shell(runtime, "python3 -c \"b'1' * (500 << 20)\"", memory_bytes=200 << 20)
     assert ended.code == 1
@@ -188,6 +222,24 @@ async def test_disk_is_bounded_file_by_file_and_together(runtime: ProcessRuntime
     many = "for i in 1 2 3 4 5; do head -c 8M /dev/zero > /tmp/$i; done; sleep 9"
     ended, _ = await shell(runtime, many, disk_bytes=10 << 20)
     assert ended.reason == "disk"
+
+
+UNLINKED = "exec 3>x; rm x; head -c 8M /dev/zero >&3; exec 4>y; rm y; head -c 8M /dev/zero >&4; sleep 9"
+MEMFD = """python3 -c "
+import os, time
+f = [os.memfd_create('x') for _ in range(2)]; [os.write(d, b'1' * (8 << 20)) for d in f]; time.sleep(9)" """
+CLOSED = "mkdir c; for i in 1 2 3; do head -c 8M /dev/zero > c/$i; done; chmod 0 c; sleep 9"
+DEEP = """python3 -c "
+import os, time
+for _ in range(20): os.mkdir('n' * 250); os.chdir('n' * 250)
+for n in '12': open(n, 'wb').write(b'1' * (8 << 20))
+time.sleep(9)" """
+
+
+@pytest.mark.parametrize("hide", [UNLINKED, MEMFD, CLOSED, DEEP], ids=["unlinked", "memfd", "closed", "deep"])
+async def test_room_that_is_hidden_counts(runtime: ProcessRuntime, hide: str) -> None:
+    ended, said = await shell(runtime, hide, disk_bytes=10 << 20)
+    assert ended.reason == "disk", said
 
 
 async def test_k08_a_flood_of_output_is_capped_and_does_not_block(runtime: ProcessRuntime) -> None:

@@ -20,7 +20,7 @@ from cluster.runtimes.process import ProcessRuntime
 from openforge.cache import cache_dir
 from openforge.config.models import Config, Policy, size_bytes
 from openforge.errors import OpenForgeError, UsageError
-from openforge.harness import load_harness
+from openforge.harness import harness_roots, load_harness
 from openforge.ids import RunId, new_run_id
 from openforge.store.compact import compact
 from openforge.task import load_tasks
@@ -38,10 +38,14 @@ class Engine:
     started: bool = False
 
 
-def make_specs(config: Config) -> list[RolloutSpec]:
-    """Every task with every harness, `samples` times. Sample n of a task has the same start files in every harness."""
+def make_specs(config: Config, project: Path | None = None) -> list[RolloutSpec]:
+    """Every task with every harness, `samples` times. Sample n of a task has the same start files in every harness.
+    Harnesses of the folder `project` come before ours."""
     run = config.run
-    harnesses = [load_harness(name) for name in dict.fromkeys(run.harnesses)]
+    harnesses = [load_harness(name, harness_roots(project or Path())) for name in dict.fromkeys(run.harnesses)]
+    names = [harness.name for harness in harnesses]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise UsageError(f"two harnesses are called {', '.join(twice)}", hint="run them in two runs, or rename one")
     return [
         RolloutSpec(task, harness, sample, run.seed + sample)
         for sample in range(run.samples)

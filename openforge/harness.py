@@ -152,14 +152,21 @@ class HarnessManifest:
         return self.spec.run.exit_meaning.get(str(exit_code), f"exit code {exit_code}")
 
 
+def harness_roots(project: Path) -> tuple[Path, ...]:
+    """Where a name is looked for: the project's own `harness_images`, then ours."""
+    return (project.resolve() / "harness_images", BUILTIN_ROOT)
+
+
 def list_harnesses(roots: Sequence[Path] = (BUILTIN_ROOT,)) -> list[str]:
     """Names of the harnesses that have a manifest."""
     return sorted({path.parent.name for root in roots for path in root.glob("*/harness.toml")})
 
 
 def load_harness(name: str, roots: Sequence[Path] = (BUILTIN_ROOT,)) -> HarnessManifest:
-    """Read one manifest. UsageError when there is none of that name, ConfigError when it is wrong."""
-    root = next((root / name for root in roots if (root / name / "harness.toml").is_file()), None)
+    """Read one manifest, by name or by its folder (a path with a `/`). UsageError when there is none, ConfigError when
+    it is wrong."""
+    folders = [Path(name).expanduser().resolve()] if "/" in name else [root / name for root in roots]
+    root = next((folder for folder in folders if (folder / "harness.toml").is_file()), None)
     if root is None:
         known = list_harnesses(roots)
         near = difflib.get_close_matches(name, known, n=1)
@@ -174,8 +181,8 @@ def load_harness(name: str, roots: Sequence[Path] = (BUILTIN_ROOT,)) -> HarnessM
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    if spec.name != name:
-        raise ConfigError(f"{file}: name is {spec.name!r} but the folder is {name!r}")
+    if spec.name != root.name:
+        raise ConfigError(f"{file}: name is {spec.name!r} but the folder is {root.name!r}")
     return HarnessManifest(root=root, spec=spec, templates=templates)
 
 

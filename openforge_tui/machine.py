@@ -68,7 +68,7 @@ def survey(config: Config, project: Path) -> Machine:
         store_error=_write_error(_existing(store)),
         gpu=train_set.has_gpu(),
         train_missing=tuple(train_set.missing()),
-        harnesses={name: _harness(name) for name in config.run.harnesses},
+        harnesses={name: _harness(name, project) for name in config.run.harnesses},
         model=config.policy.model,
         model_place=_model_place(config.policy.model),
         base_url=config.policy.base_url,
@@ -195,12 +195,12 @@ def _available_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _harness(name: str) -> tuple[str, bool] | None:
+def _harness(name: str, project: Path) -> tuple[str, bool] | None:
     from cluster.install import is_installed
-    from openforge.harness import load_harness
+    from openforge.harness import harness_roots, load_harness
 
     try:
-        manifest = load_harness(name)
+        manifest = load_harness(name, harness_roots(project))
     except OpenForgeError:
         return None
     return manifest.spec.install.kind, is_installed(manifest)

@@ -75,7 +75,7 @@ def demo(
 def _prepare(config: "Config") -> "Path | None":
     """Install and make what this run lacks; returns the policy's folder (None: it is served elsewhere)."""
     from cluster.install import install
-    from openforge.harness import load_harness
+    from openforge.harness import harness_roots, load_harness
     from openforge_tui import train_set
     from openforge_tui.cli.policy import make_missing
     from openforge_tui.policies import resolve_policy
@@ -85,7 +85,7 @@ def _prepare(config: "Config") -> "Path | None":
     elif train_set.missing():
         train_set.install(output.say)
     for name in config.run.harnesses:
-        install(load_harness(name), output.say)
+        install(load_harness(name, harness_roots(settings.current().project)), output.say)
     if config.policy.base_url:
         return None
     make_missing(config.policy.model)
@@ -100,7 +100,7 @@ async def _run(
     from openforge_tui.cli.run import follow
     from openforge_tui.verify_run import verify_run
 
-    specs = make_specs(config)
+    specs = make_specs(config, settings.current().project)
     async with engine_for(config, model_dir, output.say) as engine:
         output.say(f"run {run_id}: {len(specs)} rollouts")
         with follow(len(specs)) as on_event:

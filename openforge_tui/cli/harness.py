@@ -26,8 +26,15 @@ def list_harnesses() -> None:
     """List the harnesses that have a manifest, and which are on this machine."""
     from cluster.install import harness_dir, is_installed
     from openforge import harness
+    from openforge.errors import ConfigError
 
-    manifests = [harness.load_harness(name) for name in harness.list_harnesses()]
+    roots = harness.harness_roots(settings.current().project)
+    manifests = []
+    for name in harness.list_harnesses(roots):
+        try:
+            manifests.append(harness.load_harness(name, roots))
+        except ConfigError as error:  # of one, which must not hide the others
+            output.say(f"left out: {error.summary}")
     rows = [
         {
             "harness": manifest.name,
@@ -44,14 +51,21 @@ def list_harnesses() -> None:
     output.emit(rows, ["harness", "version", "installed", "dialects", "summary", "install", "hash"])
 
 
+def _load(names: list[str]) -> "list[HarnessManifest]":
+    from openforge.harness import harness_roots, load_harness
+
+    return [load_harness(name, harness_roots(settings.current().project)) for name in names]
+
+
 @harness_app.command()
-def install(names: Annotated[list[str], typer.Argument(help="Harnesses, for example pi codex.")]) -> None:
+def install(
+    names: Annotated[list[str], typer.Argument(help="Harnesses by name or folder, for example pi codex.")],
+) -> None:
     """Install harnesses at the version their manifests pin."""
     from cluster import install as installer
-    from openforge.harness import load_harness
 
     rows = []
-    for manifest in [load_harness(name) for name in names]:
+    for manifest in _load(names):
         installed = installer.install(manifest, output.say)
         rows.append({"harness": manifest.name, "version": manifest.version, "folder": str(installed.root)})
     output.emit(rows, ["harness", "version", "folder"])
@@ -69,14 +83,13 @@ def check(
     """
     from cluster.conformance import drift, last_fingerprint, surprises
     from openforge.errors import CheckError
-    from openforge.harness import load_harness
     from openforge.ids import new_run_id
 
     loaded = settings.current().load()
     store_root = loaded.store_root / "checks"  # no run of the project: `latest` stays what it was
     faults: list[str] = []
     rows: list[dict[str, object]] = []
-    for manifest in [load_harness(name) for name in names]:
+    for manifest in _load(names):
         run_id = new_run_id()
         before = last_fingerprint(store_root, manifest.name, run_id)
         seen = output.run_async(_observe(loaded.config, store_root, manifest, task, run_id))

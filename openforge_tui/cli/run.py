@@ -26,7 +26,9 @@ def register(app: typer.Typer) -> None:
 
 def run(
     tasks: Annotated[str | None, typer.Option(help="Task sets, tasks or folders, with commas.")] = None,
-    harness: Annotated[str | None, typer.Option("--harness", "--harnesses", help="Harnesses, with commas.")] = None,
+    harness: Annotated[
+        str | None, typer.Option("--harness", "--harnesses", help="Harnesses or their folders, with commas.")
+    ] = None,
     samples: Annotated[int | None, typer.Option(help="Rollouts for each task and harness.")] = None,
     policy: Annotated[str | None, typer.Option(help="Policy: a name, a model folder, a provider's model.")] = None,
     seed: Annotated[int | None, typer.Option(help="Start files of sample n come from seed + n.")] = None,
@@ -45,7 +47,7 @@ def run(
     settings.change(overrides={**settings.current().overrides, **known})
     loaded = settings.current().load()
     config = loaded.config
-    specs = make_specs(config)
+    specs = make_specs(config, loaded.project_dir)
     local = config.policy.engine == "vllm"
     model_dir = resolve_policy(config.policy.model) if local else None
     run_id = new_run_id()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from openforge.errors import ConfigError, UsageError
-from openforge.harness import list_harnesses, load_harness
+from openforge.harness import harness_roots, list_harnesses, load_harness
 
 MANIFEST = """
 name = "toy"
@@ -100,3 +100,11 @@ def test_every_harness_that_ships_is_pinned_and_has_an_image(name: str) -> None:
     values = dict.fromkeys(("instruction", "model", "base_url", "api_key", "home", "work", "harness_dir", "bin"), "V")
     launch = manifest.launch(values)
     assert any("V" in argument for argument in launch.argv)
+
+
+def test_a_harness_is_found_in_the_project_and_by_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "harness_images").mkdir()
+    folder = make_harness(tmp_path / "harness_images")
+    assert load_harness("toy", harness_roots(tmp_path)).root == folder
+    assert load_harness(str(folder)).root == folder
+    assert load_harness("react", harness_roots(tmp_path)).name == "react"

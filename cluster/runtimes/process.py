@@ -24,7 +24,7 @@ from typing import Any, Literal
 from cluster.runtimes import bwrap
 from cluster.runtimes.base import Enforced, Exit, Layout, Mount, Reason, Spec
 from cluster.runtimes.folders import disk_bytes, own_tree, remove_tree
-from cluster.runtimes.gateway import Gateway
+from cluster.runtimes.gateway import MAX_LINKS, Gateway, Ports, raise_open_files
 from cluster.runtimes.stragglers import kill_marked
 from openforge.errors import InfraError
 
@@ -58,19 +58,17 @@ class ProcessRuntime:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         (self._base / ".new").rename(self._base / ".lock")  # nobody may see a lock that is not held yet
         bwrap.write_etc(self._base / "etc")
-        self._gateway = Gateway(self._base)
+        self._ports = Ports()
 
     async def start(self) -> None:
-        if self.isolated:
-            await self._gateway.start()
+        raise_open_files()
 
     async def close(self) -> None:
-        await self._gateway.close()
         remove_tree(self._base)
         self._lock.close()
 
     def reach(self, proxy_port: int, site_port: int) -> None:
-        self._gateway.point(proxy_port, site_port)
+        self._ports.proxy, self._ports.site = proxy_port, site_port
 
     def layout(self, folder: Path, harness: Path | None = None, node: Path | None = None) -> Layout:
         if not self.isolated:
@@ -107,8 +105,8 @@ class ProcessRuntime:
             orig=str(folder / "orig"),
             verifier=str(folder / "verifier"),
             ca=str(folder / "ca.pem"),
-            site=f"http://127.0.0.1:{self._gateway.site_port}",
-            proxy=f"127.0.0.1:{self._gateway.proxy_port}",
+            site=f"http://127.0.0.1:{self._ports.site}",
+            proxy=f"127.0.0.1:{self._ports.proxy}",
         )
 
     def tools(self, harness: Path | None, node: Path | None) -> tuple[Mount, ...]:
@@ -132,6 +130,20 @@ class ProcessRuntime:
         remove_tree(folder)
 
     async def run(self, spec: Spec) -> Exit:
+        if not (spec.network and self.isolated):
+            return await self._run(spec)
+        started_s = time.monotonic()
+        try:
+            async with Gateway(spec.folder, self._ports) as gateway:
+                ended = await self._run(spec, gateway)
+        except OSError as error:
+            return Exit("lost", None, f"sandbox did not start: {error}", time.monotonic() - started_s, started=False)
+        if gateway.refused and spec.log is not None:
+            with spec.log.open("a") as file:
+                file.write(f"\n[{gateway.refused} connections refused: a sandbox has {MAX_LINKS} at once]\n")
+        return ended
+
+    async def _run(self, spec: Spec, gateway: Gateway | None = None) -> Exit:
         mark = os.urandom(12).hex()
         if not self.isolated:
             _link_mounts(spec)
@@ -139,7 +151,9 @@ class ProcessRuntime:
         plan_read, plan_write = os.pipe()
         info_read, info_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         given = (
-            bwrap.options_file(self._options(spec, info_write)) if self.isolated else os.open(os.devnull, os.O_RDONLY)
+            bwrap.options_file(self._options(spec, info_write, gateway))
+            if self.isolated
+            else os.open(os.devnull, os.O_RDONLY)
         )
         inherited: tuple[int, ...] = (status_write, plan_read, info_write, given)
         started_s = time.monotonic()
@@ -202,7 +216,7 @@ class ProcessRuntime:
             return [os.path.realpath(sys.executable), "-I", "-S", program, str(plan_fd)]
         return bwrap.command(options_fd, [bwrap.python_inside(), "-I", "-S", bwrap.SUPERVISOR, str(plan_fd)])
 
-    def _options(self, spec: Spec, info_fd: int) -> list[str]:
+    def _options(self, spec: Spec, info_fd: int, gateway: Gateway | None) -> list[str]:
         work = spec.work or spec.folder / "work"
         mounts = [
             Mount(work, "/app", writable=True),
@@ -210,10 +224,10 @@ class ProcessRuntime:
             Mount(spec.folder / "tmp", "/tmp", writable=True),
             *spec.mounts,
         ]
-        if spec.network:
+        if gateway is not None:
             mounts += [
-                Mount(self._gateway.proxy, "/opt/openforge/proxy.sock"),
-                Mount(self._gateway.site, "/opt/openforge/site.sock"),
+                Mount(gateway.proxy, "/opt/openforge/proxy.sock"),
+                Mount(gateway.site, "/opt/openforge/site.sock"),
             ]
         return ["--info-fd", str(info_fd), *bwrap.options(self._base / "etc", mounts)]
 
@@ -258,8 +272,10 @@ async def _over_disk(spec: Spec) -> None:
     """Return when the sandbox's folders take more room than they may, or hold too much to be counted."""
     folders = [spec.work or spec.folder / "work", spec.folder / "home", spec.folder / "tmp"]
     with suppress(TimeoutError):
-        while await disk_bytes(folders, _COUNT_S) <= spec.limits.disk_bytes:  # noqa: ASYNC110 - files tell nobody
+        while True:
             await asyncio.sleep(_LOOK_S)
+            if await disk_bytes(folders, _COUNT_S) > spec.limits.disk_bytes:
+                return
 
 
 def _exit(status: bytes, over: Reason | None, returncode: int | None, duration_s: float, wall_s: float) -> Exit:

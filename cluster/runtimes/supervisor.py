@@ -18,16 +18,20 @@ from typing import Any
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 BUFFER = 1 << 18
+MAX_LINKS = 64  # as many as the host takes
 
 
 class Link:
     """Two connected sockets: bytes that come from one go to the other, at the pace of the slower one."""
+
+    count = 0
 
     def __init__(self, selector: selectors.BaseSelector, a: socket.socket, b: socket.socket) -> None:
         self.selector, self.ends, self.peer = selector, (a, b), {a: b, b: a}
         self.out = {a: bytearray(), b: bytearray()}
         self.ended: set[socket.socket] = set()
         self.shut: set[socket.socket] = set()
+        Link.count += 1
         self.watch()
 
     def ready(self, end: socket.socket, events: int) -> None:
@@ -67,6 +71,7 @@ class Link:
                 self.selector.register(end, wanted, self)
 
     def close(self) -> None:
+        Link.count -= 1
         for end in self.ends:
             if self.selector.get_map().get(end):
                 self.selector.unregister(end)
@@ -83,11 +88,18 @@ def listen(port: int) -> socket.socket:
 
 
 def accept(selector: selectors.BaseSelector, server: socket.socket, path: str) -> None:
-    client, _ = server.accept()
+    """A connection that is too many, or whose other side is gone, is closed: the client tries again as it likes."""
+    try:
+        client, _ = server.accept()
+    except OSError:
+        return  # it left already
+    if Link.count >= MAX_LINKS:
+        client.close()
+        return
     upstream = socket.socket(socket.AF_UNIX)
     try:
         upstream.connect(path)
-    except OSError:  # the other side is gone: the client sees a closed connection and tries again as it likes
+    except OSError:
         upstream.close()
         client.close()
         return

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cluster.runtimes.base import Exit, Limits, Spec
+from cluster.runtimes.gateway import raise_open_files
 from cluster.runtimes.process import ProcessRuntime
 from cluster.runtimes.stragglers import marked
 
@@ -114,6 +116,59 @@ with concurrent.futures.ThreadPoolExecutor(8) as pool: print(all(pool.map(one, r
     async with server:
         ended, said = await shell(runtime, f"python3 - <<'E'\n{program}\nE", network=True)
     assert (ended.code, said.strip()) == (0, "True")
+
+
+FLOOD = """
+import os, socket
+def alive(link):
+    link.settimeout(5)
+    try:
+        link.sendall(b"x")
+        return link.recv(1) == b"x"
+    except OSError:
+        return False
+def connect():
+    link = socket.socket({family})
+    link.connect({address})
+    return link
+links = [connect() for _ in range(500)]
+print(sum(map(alive, links)))
+for link in links: link.close()
+import time; time.sleep(1)
+print(alive(connect()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("family", "address"),
+    [("socket.AF_INET", '("127.0.0.1", 8001)'), ("socket.AF_UNIX", '"/opt/openforge/site.sock"')],
+    ids=["relay", "socket"],
+)
+async def test_a_flood_of_connections_meets_a_bound_and_costs_the_others_nothing(
+    runtime: ProcessRuntime, family: str, address: str
+) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(100):
+            writer.write(data)
+        writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1", 0, backlog=1000)
+    runtime.reach(1, server.sockets[0].getsockname()[1])
+    program = FLOOD.format(family=family, address=address)
+    async with server:
+        ended, said = await shell(runtime, f"python3 - <<'E'\n{program}\nE", network=True)
+    assert ended.code == 0, said
+    assert said.split()[:2] == ["64", "True"]
+
+
+def test_the_limit_on_open_files_is_raised() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+        raise_open_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(before[1], 65536)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 async def test_a_recorder_that_is_gone_looks_like_a_closed_connection(runtime: ProcessRuntime) -> None:

@@ -11,7 +11,6 @@ from openforge.store.connect import query
 OVERRIDES = {
     "run.tasks": '["desk"]',
     "run.harnesses": '["react", "pi", "codex"]',
-    "run.samples": "1",
     "run.mode": "train",
     "policy.model": "starter",
     "policy.engine": "vllm",

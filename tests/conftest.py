@@ -106,7 +106,18 @@ class DemoRun(NamedTuple):
 def demo_run(starter_server: str, tmp_path_factory: pytest.TempPathFactory) -> DemoRun:
     """The demo itself, once: twelve tasks by three harnesses through vLLM."""
     folder = tmp_path_factory.mktemp("demo")
-    argv = [sys.executable, "-m", "openforge_tui", "demo", "--store", str(folder / "store"), "-o", "json"]
+    argv = [
+        sys.executable,
+        "-m",
+        "openforge_tui",
+        "demo",
+        "--samples",
+        "1",
+        "--store",
+        str(folder / "store"),
+        "-o",
+        "json",
+    ]
     ended = subprocess.run(argv, capture_output=True, text=True, timeout=900, cwd=folder)
     assert ended.returncode == 0, ended.stderr[-4000:]
     answer = json.loads(ended.stdout)

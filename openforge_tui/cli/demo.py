@@ -37,11 +37,11 @@ def register(app: typer.Typer) -> None:
 def demo(
     tasks: Annotated[str, typer.Option(help="Task sets or tasks, with commas.")] = "desk",
     harness: Annotated[str, typer.Option("--harness", "--harnesses", help="Harnesses, with commas.")] = "",
-    samples: Annotated[int, typer.Option(min=1, help="Rollouts for each task and harness.")] = 1,
+    samples: Annotated[int, typer.Option(min=1, help="Rollouts for each task and harness.")] = 3,
 ) -> int:
     """Run real harnesses against the starter policy on this machine, and show what became of every token.
 
-    Installs what is missing and makes the policy the first time (up to 25 minutes on two cores), about five minutes
+    Installs what is missing and makes the policy the first time (up to 25 minutes on two cores), about three minutes
     after that. Exit code 3 when no rollout could be graded, 5 when `verify` finds a wrong token.
     """
     from openforge.ids import new_run_id

@@ -93,7 +93,7 @@ class Attempt:
                 raise AttemptError(ErrorClass.SANDBOX, result.exit.detail, hint=f"see {self.log}")
             result.sealed = await self._seal()
             sealed = True
-            result.error_class, result.detail = self._judge(result.exit, result.sealed)
+            result.error_class, result.detail = judge(result.exit, result.sealed, self.spec.harness, f"see {self.log}")
             self.on_state(State.GRADING, "")
             result.grade = await self._guarded(self._grade(workspace))
             if result.grade.reward is None:
@@ -190,34 +190,32 @@ class Attempt:
         bounds = limits(self.config.sandbox, wall_s)
         return await self.runtime.run(Spec(launch.argv, env, folder, bounds, mounts, network=True, log=self.log))
 
-    def _judge(self, ended: Exit, sealed: SealSummary) -> tuple[ErrorClass | None, str]:
-        """Whose doing the end was. AttemptError when it was not the agent's."""
-        if sealed.calls == 0:
-            if sealed.aborted:
-                raise AttemptError(ErrorClass.POLICY, f"no model call was answered, {sealed.aborted} broke off")
-            meaning = self.spec.harness.exit_meaning(ended.code) if ended.code is not None else ended.detail
-            raise AttemptError(
-                ErrorClass.NO_MODEL_CALLS, f"the harness made no model call ({meaning})", hint=f"see {self.log}"
-            )
-        by_reason = {
-            "time": ErrorClass.TIMEOUT_AGENT,
-            "memory": ErrorClass.MEMORY,
-            "disk": ErrorClass.DISK,
-            "signal": ErrorClass.AGENT_KILLED,
-        }
-        if ended.reason in by_reason:
-            return by_reason[ended.reason], ended.detail
-        if sealed.refused_calls:
-            return ErrorClass.LIMIT, f"{sealed.refused_calls} calls over the rollout's limits were refused"
-        if ended.code is not None and self.spec.harness.failed(ended.code):
-            if sealed.aborted:  # a harness that gives up on a model API that breaks off has not failed at its task
-                raise AttemptError(
-                    ErrorClass.POLICY, f"{sealed.aborted} model calls broke off, then the harness gave up"
-                )
-            return ErrorClass.HARNESS_EXIT, self.spec.harness.exit_meaning(ended.code)
-        return None, ""
-
     async def _grade(self, workspace: Workspace) -> Grade:
         task = self.spec.task
         bounds = limits(self.config.sandbox, task.verifier_timeout_s)
         return await grade(self.runtime, task, workspace.work, workspace.orig, self.log, bounds)
+
+
+def judge(ended: Exit, sealed: SealSummary, harness: HarnessManifest, hint: str = "") -> tuple[ErrorClass | None, str]:
+    """Whose doing the end was, once the rollout is sealed. AttemptError when it was not the agent's."""
+    limited = sealed.refused_calls + sealed.limited
+    if sealed.calls == 0 and not sealed.limited:
+        if sealed.aborted:
+            raise AttemptError(ErrorClass.POLICY, f"no model call was answered, {sealed.aborted} broke off")
+        meaning = harness.exit_meaning(ended.code) if ended.code is not None else ended.detail
+        raise AttemptError(ErrorClass.NO_MODEL_CALLS, f"the harness made no model call ({meaning})", hint=hint)
+    by_reason = {
+        "time": ErrorClass.TIMEOUT_AGENT,
+        "memory": ErrorClass.MEMORY,
+        "disk": ErrorClass.DISK,
+        "signal": ErrorClass.AGENT_KILLED,
+    }
+    if ended.reason in by_reason:
+        return by_reason[ended.reason], ended.detail
+    if limited:
+        return ErrorClass.LIMIT, f"{limited} calls over the rollout's limits were refused"
+    if ended.code is not None and harness.failed(ended.code):
+        if sealed.aborted:  # a harness that gives up on a model API that breaks off has not failed at its task
+            raise AttemptError(ErrorClass.POLICY, f"{sealed.aborted} model calls broke off, then the harness gave up")
+        return ErrorClass.HARNESS_EXIT, harness.exit_meaning(ended.code)
+    return None, ""

@@ -44,7 +44,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class SealSummary:
-    """What a rollout's calls came to."""
+    """What a rollout's calls came to. `limited`: those of the aborted that were over a limit once they were read."""
 
     calls: int
     prompt_tokens: int
@@ -53,6 +53,7 @@ class SealSummary:
     refused: list[dict[str, Any]]
     breaks: dict[str, int]
     aborted: int
+    limited: int
     refused_calls: int
 
 

@@ -104,6 +104,7 @@ class Ledger:
     def aborted_call(self, rollout: Rollout, call: Call, error: WireError, detail: str = "") -> None:
         """A call that gave no answer. Never raises: it is often a broken journal that is being reported."""
         rollout.totals.aborted += 1
+        rollout.totals.limited += error.code.startswith("limit_")
         self.aborted[error.code] += 1
         try:
             self.append(

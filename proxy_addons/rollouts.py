@@ -56,13 +56,15 @@ class Call:
 
 @dataclass(slots=True)
 class Totals:
-    """What a rollout used. `tokens` are ids added, each once; prompt tokens count again on every call, as bills do."""
+    """What a rollout used. `tokens` are ids added, each once; prompt tokens count again on every call, as bills do.
+    `limited` counts those of `aborted` that were over a limit."""
 
     calls: int = 0
     tokens: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     aborted: int = 0
+    limited: int = 0
     refused: int = 0
 
 

@@ -41,6 +41,7 @@ def seal(rollout: Rollout, ledger: Ledger, vocab_size: int | None) -> dict[str, 
         "refused": [{"reason": reason, "call_ids": list(call_ids)} for call_ids, reason in refused],
         "breaks": dict(Counter(str(turn.reason) for turn in rollout.graph.turns)),
         "aborted": totals.aborted,
+        "limited": totals.limited,
         "refused_calls": totals.refused,
     }
     rollout.forget()

@@ -12,8 +12,12 @@ import pytest
 from desk import Desk
 from model_server import ModelServer
 
-from cluster.attempt import RolloutSpec
+from cluster.attempt import AttemptError, RolloutSpec, judge
 from cluster.orchestrator import Rollout
+from cluster.recorder_process import SealSummary
+from cluster.runtimes.base import Exit
+from cluster.states import ErrorClass
+from openforge.harness import load_harness
 
 pytestmark = [pytest.mark.contract, pytest.mark.usefixtures("isolated")]
 
@@ -117,6 +121,24 @@ def test_calls_over_the_limit_are_refused_and_the_rollout_is_failed(seen: dict[s
     assert seen["greedy"].outcome == ("failed", "limit", 0.0)
     assert len(seen["greedy"].kinds("call.close")) == 3
     assert {record["error_class"] for record in seen["greedy"].kinds("call.refused")} == {"limit_calls"}
+
+
+def sealed(**counts: int) -> SealSummary:
+    numbers = {"calls": 0, "prompt_tokens": 0, "completion_tokens": 0, "aborted": 0, "limited": 0, "refused_calls": 0}
+    return SealSummary(**{**numbers, **counts}, samples=[], refused=[], breaks={})
+
+
+def gave_up(summary: SealSummary) -> ErrorClass | None:
+    return judge(Exit("exit", 1, "", 1.0), summary, load_harness("react"))[0]
+
+
+def test_a_first_call_over_the_token_limit_is_the_limits_doing_not_the_policys() -> None:
+    assert gave_up(sealed(aborted=1, limited=1)) == "limit"
+    assert gave_up(sealed(calls=2, aborted=1, limited=1)) == "limit"
+    for broken in (sealed(aborted=1), sealed(aborted=3, refused_calls=1), sealed(calls=2, aborted=1)):
+        with pytest.raises(AttemptError) as caught:
+            gave_up(broken)
+        assert caught.value.error_class == "policy"
 
 
 def test_h05_a_verifier_that_breaks_is_never_a_reward_of_0(seen: dict[str, Seen]) -> None:

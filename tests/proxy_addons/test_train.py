@@ -94,6 +94,15 @@ async def test_s10_s13_a_rollout_without_answers_has_no_samples(desk: Desk) -> N
     assert (sealed["calls"], sealed["samples"], sealed["aborted"]) == (0, [], 1)
 
 
+async def test_a_first_call_over_the_token_limit_is_told_apart_from_a_broken_policy(make_desk: Any) -> None:
+    desk: Desk = await make_desk()
+    await desk.register(max_tokens=1)
+    status, told = await desk.post({"messages": HI})
+    assert (status, told["error"]["code"]) == (403, "limit_tokens")
+    sealed = await desk.seal()
+    assert (sealed["calls"], sealed["aborted"], sealed["limited"]) == (0, 1, 1)
+
+
 async def test_s07_a_connection_that_the_engine_was_closing_is_tried_once_more(desk: Desk) -> None:
     desk.engine.fail("disconnect")
     desk.engine.say("hello")

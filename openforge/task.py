@@ -20,6 +20,7 @@ from openforge.errors import ConfigError, UsageError
 
 BUILTIN_ROOT = Path(__file__).resolve().parent.parent / "tasks"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_INSTRUCTION_BYTES = 100_000  # the kernel takes 128 KiB in one argument, and a harness may put words around it
 _SKIP = {"__pycache__", ".git", ".DS_Store"}
 
 
@@ -113,6 +114,12 @@ def read_task(root: Path) -> Task:
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    if "\0" in instruction or len(instruction.encode()) > _INSTRUCTION_BYTES:
+        raise ConfigError(
+            f"{root / 'instruction.md'} cannot be handed to a program: it holds a NUL or more than "
+            f"{_INSTRUCTION_BYTES:,} bytes",
+            hint="put long material into a file that environment/setup.sh makes",
+        )
     if not _NAME.fullmatch(root.name):
         raise ConfigError(f"task folder {root.name!r} may hold only a-z, 0-9, '-' and '_'", hint="rename the folder")
     if not (root / "tests" / "test.sh").is_file():

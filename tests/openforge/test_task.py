@@ -32,6 +32,14 @@ def test_an_unknown_key_in_our_own_table_names_file_and_key(tmp_path: Path) -> N
         read_task(folder)
 
 
+@pytest.mark.parametrize("text", ["a\0b", "x" * 100_001, "é" * 50_001])
+def test_an_instruction_that_no_program_can_be_handed_is_refused(tmp_path: Path, text: str) -> None:
+    folder = make_task(tmp_path, "one")
+    (folder / "instruction.md").write_text(text)
+    with pytest.raises(ConfigError, match=r"instruction\.md cannot be handed to a program"):
+        read_task(folder)
+
+
 @pytest.mark.parametrize(
     ("setup", "says"), [("../outside.sh", "outside"), ("missing.sh", "does not exist"), ("/etc/passwd", "outside")]
 )

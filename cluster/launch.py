@@ -41,6 +41,7 @@ class Engine:
 def make_specs(config: Config, project: Path | None = None) -> list[RolloutSpec]:
     """Every task with every harness, `samples` times. Sample n of a task has the same start files in every harness.
     Harnesses of the folder `project` come before ours."""
+    _check_place(config)  # before anything is made or started
     run = config.run
     harnesses = [load_harness(name, harness_roots(project or Path())) for name in dict.fromkeys(run.harnesses)]
     names = [harness.name for harness in harnesses]

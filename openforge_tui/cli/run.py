@@ -66,7 +66,8 @@ async def _run(
     from cluster.launch import engine_for, run_rollouts
 
     async with engine_for(config, model_dir, output.say) as engine:
-        output.say(f"run {run_id}: {len(specs)} rollouts; follow with `openforge status` or `openforge logs {run_id}`")
+        count = "1 rollout" if len(specs) == 1 else f"{len(specs)} rollouts"
+        output.say(f"run {run_id}: {count}; follow with `openforge status` or `openforge logs {run_id}`")
         with follow(len(specs)) as on_event:
             rollouts = await run_rollouts(
                 config,

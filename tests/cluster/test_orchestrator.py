@@ -14,7 +14,9 @@ from model_server import ModelServer
 from cluster.orchestrator import Orchestrator, Rollout
 from cluster.runtimes.folders import remove_tree
 from cluster.runtimes.process import ProcessRuntime
+from openforge.harness import load_harness
 from openforge.journal.records import JournalError
+from openforge.task import read_task
 
 pytestmark = [pytest.mark.contract, pytest.mark.usefixtures("isolated")]
 
@@ -57,6 +59,25 @@ async def test_a_setup_that_fails_is_ours_and_tried_again(desk: Desk) -> None:
     rollout = await run_one(desk, setup="exit 9\n", retries=1)
     assert outcome(rollout) == ("error", "sandbox", None)
     assert [record["attempt"] for record in desk.records("rollout.state") if record["state"] == "error"] == [0, 1]
+
+
+@pytest.mark.parametrize("plant", ["mkdir tools; ln -s {host} tools/s", "ln -s {host} .agents", "ln -s {host} ~/.cfg"])
+async def test_links_that_setup_plants_neither_show_the_host_nor_get_it_written(
+    desk: Desk, tmp_path: Path, plant: str
+) -> None:
+    host = tmp_path / "host"
+    host.mkdir()
+    (host / "secret").touch()
+    task = desk.task(setup=f"{plant.format(host=host)}; mkdir -p tools/s; true\n")
+    (task.root / "task.toml").write_text('[openforge]\nsetup = "environment/setup.sh"\nskills = ["tools/s"]\n')
+    manifest = desk.harness(ASK + "ls -R . ~").root / "harness.toml"
+    manifest.write_text(manifest.read_text() + '[[files]]\npath = ".cfg/settings"\ntemplate = "run.sh"\n')
+    harness = load_harness("odd", [manifest.parent.parent])
+    async with desk.orchestrator() as orchestrator:
+        [rollout] = await orchestrator.run_all([desk.spec(read_task(task.root), harness)])
+    assert outcome(rollout) == ("error", "sandbox", None)
+    assert "leads through a link" in rollout.result.detail
+    assert os.listdir(host) == ["secret"]
 
 
 async def test_the_same_seed_gives_every_harness_the_same_start_files(desk: Desk) -> None:

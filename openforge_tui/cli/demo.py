@@ -96,24 +96,13 @@ async def _run(
     config: "Config", store_root: "Path", model_dir: "Path | None", run_id: "RunId"
 ) -> "tuple[list[Rollout], Report]":
     """The rollouts and then the proof, while one and the same server runs."""
-    from cluster.launch import engine_for, make_specs, run_rollouts
-    from openforge_tui.cli.run import follow
+    from cluster.launch import engine_for, make_specs
+    from openforge_tui.cli.run import run_shown
     from openforge_tui.verify_run import verify_run
 
     specs = make_specs(config, settings.current().project)
     async with engine_for(config, model_dir, output.say) as engine:
-        output.say(f"run {run_id}: {len(specs)} rollouts")
-        with follow(len(specs)) as on_event:
-            rollouts = await run_rollouts(
-                config,
-                store_root,
-                specs,
-                model_dir=model_dir,
-                engine=engine,
-                run_id=run_id,
-                say=output.say,
-                on_event=on_event,
-            )
+        rollouts = await run_shown(config, store_root, specs, model_dir, engine, run_id)
         return rollouts, await verify_run(store_root, run_id, output.say)
 
 

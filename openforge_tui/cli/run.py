@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cluster.attempt import RolloutSpec
+    from cluster.launch import Engine
     from cluster.orchestrator import Rollout
     from openforge.config import Config
     from openforge.ids import RunId
@@ -63,23 +64,36 @@ async def _run(
     config: "Config", store_root: "Path", specs: "Sequence[RolloutSpec]", model_dir: "Path | None", run_id: "RunId"
 ) -> "tuple[list[Rollout], bool]":
     """The rollouts, and whether a server was started for them."""
-    from cluster.launch import engine_for, run_rollouts
+    from cluster.launch import engine_for
 
     async with engine_for(config, model_dir, output.say) as engine:
-        count = "1 rollout" if len(specs) == 1 else f"{len(specs)} rollouts"
-        output.say(f"run {run_id}: {count}; follow with `openforge status` or `openforge logs {run_id}`")
-        with follow(len(specs)) as on_event:
-            rollouts = await run_rollouts(
-                config,
-                store_root,
-                specs,
-                model_dir=model_dir,
-                engine=engine,
-                run_id=run_id,
-                say=output.say,
-                on_event=on_event,
-            )
-    return rollouts, engine.started
+        return await run_shown(config, store_root, specs, model_dir, engine, run_id), engine.started
+
+
+async def run_shown(
+    config: "Config",
+    store_root: "Path",
+    specs: "Sequence[RolloutSpec]",
+    model_dir: "Path | None",
+    engine: "Engine",
+    run_id: "RunId",
+) -> "list[Rollout]":
+    """Run `specs` with `engine`; its beginning and the end of each rollout are said on stderr."""
+    from cluster.launch import run_rollouts
+
+    count = "1 rollout" if len(specs) == 1 else f"{len(specs)} rollouts"
+    output.say(f"run {run_id}: {count}; follow with `openforge status` or `openforge logs {run_id}`")
+    with follow(len(specs)) as on_event:
+        return await run_rollouts(
+            config,
+            store_root,
+            specs,
+            model_dir=model_dir,
+            engine=engine,
+            run_id=run_id,
+            say=output.say,
+            on_event=on_event,
+        )
 
 
 @contextmanager

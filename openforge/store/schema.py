@@ -250,6 +250,18 @@ VIEWS: tuple[View, ...] = (
         """),
     ),
     View(
+        "tasks",
+        "One row a run and task: how its rollouts ended.",
+        _cols("""
+            run_id VARCHAR
+            task VARCHAR
+            rollouts BIGINT
+            graded BIGINT
+            errors BIGINT  ours, never a reward
+            reward DOUBLE  mean over the graded ones
+        """),
+    ),
+    View(
         "harnesses",
         "What a harness was seen to do.",
         _cols("""

@@ -151,6 +151,10 @@ _SQL = {
     "grades": "FROM raw.grade",
     "egress": "FROM raw.egress",
     "metrics": "FROM raw.metric",
+    "tasks": f"""
+        SELECT run_id, task, count(*) AS rollouts, count(reward) AS graded, count(*) FILTER (state = 'error') AS errors,
+            avg(reward) AS reward
+        FROM ({_rollouts(f"FROM raw._attempts {_LATEST}")}) GROUP BY run_id, task""",
     "harnesses": "FROM raw.harness_fingerprint",
     "blobs": f"FROM {_BLOBS}",
     "unreadable": "FROM raw._unreadable",

@@ -6,7 +6,7 @@ import duckdb
 import pytest
 from synthetic import SyntheticRun
 
-from openforge.ids import RolloutId
+from openforge.ids import RolloutId, rollout_id
 from openforge.store.connect import connect, query
 
 ROLLOUT = RolloutId("r0000000aaa.t.react.0")
@@ -240,3 +240,12 @@ def test_the_wire_bodies_can_be_asked_into(run: SyntheticRun) -> None:
     run.call(ROLLOUT, text="what is in x")
     sql = "SELECT request->>'$.messages[0].content' AS text, response->>'id' = call_id AS same FROM calls"
     assert rows(run, sql) == [{"text": "what is in x", "same": True}]
+
+
+def test_tasks_say_how_their_rollouts_ended(run: SyntheticRun) -> None:
+    run.rollout(sample=0, reward=1.0)
+    run.rollout(sample=1, reward=0.0)
+    run.state(rollout_id(run.run_id, "t", "react", 2), "queued")
+    run.state(rollout_id(run.run_id, "t", "react", 2), "error", error_class="sandbox")
+    (row,) = rows(run, "SELECT * EXCLUDE (run_id, task) FROM tasks")
+    assert row == {"rollouts": 3, "graded": 2, "errors": 1, "reward": 0.5}

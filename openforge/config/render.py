@@ -67,7 +67,7 @@ time_limit_s = {config.run.time_limit_s:g}
 
 [sandbox]
 memory = {_toml(config.sandbox.memory)}
-# egress_allow = ["pypi.org:443"]
+# egress_allow = ["packages.example:443"]
 
 # A target overrides any value above: openforge run --target quick
 # [target.quick.run]

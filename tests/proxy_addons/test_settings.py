@@ -43,11 +43,11 @@ def test_s17_settings_that_are_not_safe_are_refused(change: dict[str, Any], mess
 @pytest.mark.parametrize(
     ("host", "port", "rule"),
     [
-        ("pypi.org", 443, "pypi.org"),
-        ("PyPI.org.", 80, "pypi.org"),
-        ("pypi.org", 22, None),
-        ("evil-pypi.org", 443, None),
-        ("pypi.org.evil", 443, None),
+        ("packages.org", 443, "packages.org"),
+        ("Packages.ORG.", 80, "packages.org"),
+        ("packages.org", 22, None),
+        ("evil-packages.org", 443, None),
+        ("packages.org.evil", 443, None),
         ("git.corp", 22, "git.corp:22"),
         ("git.corp", 443, None),
         ("a.b.files.net", 443, "*.files.net"),
@@ -56,4 +56,4 @@ def test_s17_settings_that_are_not_safe_are_refused(change: dict[str, Any], mess
     ],
 )
 def test_what_an_egress_rule_allows(host: str, port: int, rule: str | None) -> None:
-    assert allowing_rule(["pypi.org", "git.corp:22", "*.files.net"], host, port) == rule
+    assert allowing_rule(["packages.org", "git.corp:22", "*.files.net"], host, port) == rule

@@ -307,7 +307,7 @@ def test_threads_may_share_a_writer(make_writer: Any, metric: Metric, run_dir: P
 
 def test_s02_writers_leave_no_open_file_and_no_thread(make_writer: Any, metric: Metric) -> None:
     files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
-    for n in range(20):
+    for n in range(8):
         with make_writer(f"rec-{n}", rotate_bytes=300, fsync_interval_s=0.001) as writer:
             for step in range(5):
                 metric(writer, step)

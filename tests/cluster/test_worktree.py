@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deep_tree import nested
 
 from cluster.runtimes.folders import remove_tree
 from cluster.worktree import clean_work, copy_tree
@@ -65,21 +66,10 @@ def test_a_chain_of_1500_links_does_not_end_the_run(work: Path) -> None:
     assert (work / "l1461").read_text() == "end"
 
 
-def nest(folder: Path, name: str, depth: int) -> None:
-    """Folders in folders, deeper than a path can say."""
-    at = os.open(folder, os.O_RDONLY)
-    for _ in range(depth):
-        os.mkdir(name, dir_fd=at)
-        below = os.open(name, os.O_RDONLY, dir_fd=at)
-        os.close(at)
-        at = below
-    os.symlink("/etc/passwd", "link", dir_fd=at)
-    os.close(at)
-
-
 @pytest.mark.parametrize(("name", "depth"), [("d", 1500), ("n" * 250, 20)])
 def test_folders_too_deep_for_a_path_are_taken_out_and_the_rest_is_kept(work: Path, name: str, depth: int) -> None:
-    nest(work, name, depth)
+    with nested(work, name, depth) as innermost:
+        os.symlink("/etc/passwd", "link", dir_fd=innermost)
     removed = clean_work(work)
     assert len(removed) == 1
     assert removed[0].startswith(name)
@@ -88,10 +78,10 @@ def test_folders_too_deep_for_a_path_are_taken_out_and_the_rest_is_kept(work: Pa
 
 
 def test_links_among_folders_too_deep_do_not_stop_it(work: Path) -> None:
-    nest(work, "n" * 250, 8)
     deep = work
     for _ in range(8):
         deep = deep / ("n" * 250)
+    deep.mkdir(parents=True)
     for n in range(20):
         (deep / f"{n}").symlink_to("/etc")
         (deep / f"{n}d").mkdir()

@@ -1,7 +1,7 @@
 """Record mode: bytes pass through untouched, are kept, and become ids when a tokenizer is at hand."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -178,12 +178,17 @@ async def test_what_our_dialect_cannot_read_is_still_the_providers_to_answer(
     assert (await recording.status())["unread"] == 1
 
 
-async def test_w07_usage_that_nobody_told_is_null(recording: Desk, upstream: Upstream) -> None:
-    async def silent(_: web.Request) -> web.StreamResponse:
-        body = CHAT.write_answer(Answer(Message("assistant", "x"), "stop"), ASKED, "c1")
-        return web.Response(body=body, content_type="application/json")
+def saying(answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """A provider that gives this answer."""
 
-    upstream.answer = silent
+    async def reply(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=CHAT.write_answer(answer, ASKED, "c1"), content_type="application/json")
+
+    return reply
+
+
+async def test_w07_usage_that_nobody_told_is_null(recording: Desk, upstream: Upstream) -> None:
+    upstream.answer = saying(Answer(Message("assistant", "x"), "stop"))
     await send(recording)
     [record] = recording.records("call.close")
     assert record["prompt_tokens"] is None
@@ -191,11 +196,7 @@ async def test_w07_usage_that_nobody_told_is_null(recording: Desk, upstream: Ups
 
 
 async def test_w25_a_refusal_keeps_its_own_class(recording: Desk, upstream: Upstream) -> None:
-    async def refusing(_: web.Request) -> web.StreamResponse:
-        body = CHAT.write_answer(Answer(Message("assistant", "I will not"), "refusal"), ASKED, "c1")
-        return web.Response(body=body, content_type="application/json")
-
-    upstream.answer = refusing
+    upstream.answer = saying(Answer(Message("assistant", "I will not"), "refusal"))
     await send(recording)
     [record] = recording.records("call.close")
     assert record["finish_reason"] == "refusal"

@@ -4,28 +4,19 @@ import os
 from pathlib import Path
 
 import pytest
+from deep_tree import nested
 
 from cluster.runtimes.folders import disk_bytes, own_tree, remove_tree
-
-
-def nest(folder: Path, name: str, depth: int) -> None:
-    at = os.open(folder, os.O_RDONLY)
-    for _ in range(depth):
-        os.mkdir(name, dir_fd=at)
-        below = os.open(name, os.O_RDONLY, dir_fd=at)
-        os.close(at)
-        at = below
-    descriptor = os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=at)
-    os.write(descriptor, b"x" * 100_000)
-    os.close(descriptor)
-    os.close(at)
 
 
 @pytest.mark.parametrize(("name", "depth"), [("d", 1500), ("n" * 250, 20)])
 async def test_a_tree_too_deep_for_a_path_is_counted_given_away_and_removed(
     tmp_path: Path, name: str, depth: int
 ) -> None:
-    nest(tmp_path, name, depth)
+    with nested(tmp_path, name, depth) as innermost:
+        file = os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=innermost)
+        os.write(file, b"x" * 100_000)
+        os.close(file)
     assert await disk_bytes([tmp_path], 20) > 100_000
     if os.geteuid() == 0:
         own_tree(tmp_path, 65534)

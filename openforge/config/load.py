@@ -1,8 +1,8 @@
 """Read `openforge.toml` and everything that may override it, and remember where each value came from.
 
-Precedence: flag > environment > target overlay > project file > user file > default. Strict: a key that nobody reads or
-a value of the wrong type is an error that names the file, the line and what was expected. It does not know what the
-values mean.
+Precedence: flag > environment > target overlay > project file > user file > recipe > default. Strict: a key that
+nobody reads or a value of the wrong type is an error that names the file, the line and what was expected. It does not
+know what the values mean.
 """
 
 import difflib
@@ -12,10 +12,12 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from openforge.config import recipes
+from openforge.config.combinations import check_together
 from openforge.config.models import Config, ConfigFile, Target
 from openforge.errors import ConfigError
 
@@ -99,12 +101,13 @@ def load(
     chosen = target or env.get(f"{ENV_PREFIX}TARGET") or "local"
     if chosen not in overlays:
         raise ConfigError(f"there is no target {chosen!r}", hint=_nearest(chosen, overlays, "targets"))
-    merged, where = merge([*files, *overlays[chosen], environment, flags])
+    layers = [*files, *overlays[chosen], environment, flags]
+    merged, where = merge([*_recipe(*merge(layers), project_dir), *layers])
     try:
         config = Config.model_validate(merged)
     except ValidationError as error:
         raise _explain(error, Layer(merged, where)) from None
-    _check_together(config, where)
+    check_together(config, where)
     sources = {".".join(key): where.get(key, "default") for key, _ in leaves(config.model_dump())}
     return Loaded(config, sources, project_dir, tuple(sorted(overlays)))
 
@@ -114,8 +117,13 @@ def merge(layers: list[Layer]) -> tuple[dict[str, Any], dict[Key, str]]:
     merged = Layer()
     for layer in layers:
         for key, value in leaves(layer.data):
-            merged.put(key, value, layer.place(key))
+            merged.put(_split_verl(key), value, layer.place(key))
     return merged.data, merged.where
+
+
+def _split_verl(key: Key) -> Key:
+    """`"actor.lr" = 1` under [trainer.verl] is the same key as `actor.lr = 1`, so that later layers find it."""
+    return key if key[:2] != ("trainer", "verl") else (*key[:2], *".".join(key[2:]).split("."))
 
 
 def leaves(table: Mapping[str, Any], prefix: Key = ()) -> Iterator[tuple[Key, Any]]:
@@ -169,6 +177,20 @@ def key_lines(text: str) -> dict[Key, int]:
     return found
 
 
+def _recipe(merged: dict[str, Any], where: dict[Key, str], project_dir: Path) -> list[Layer]:
+    """The layer of the recipe that `merged` asks for, if it asks. Raises ConfigError."""
+    name = merged.get("trainer", {}).get("recipe")
+    if not name:
+        return []
+    layer = read_file(recipes.find(name, project_dir, where[("trainer", "recipe")]), f"recipe {name}")
+    for refused in (("target",), ("trainer", "recipe")):
+        if place := next((place for key, place in layer.where.items() if key[: len(refused)] == refused), None):
+            raise ConfigError(
+                f"{place}: a recipe cannot set {'.'.join(refused)}", hint="it may set every table but [target.NAME]"
+            )
+    return [layer]
+
+
 def _as_overlay(name: str, table: dict[str, Any], where: dict[Key, str]) -> Layer:
     """A `[target.NAME]` table as a layer of the configuration it overrides: its own keys move under `target`."""
     layer = Layer()
@@ -217,9 +239,14 @@ def _typed(key: Key, text: str) -> Any:
     annotation = _annotation(key)
     if annotation is str:
         return text
-    if annotation is not None and any(get_args(part)[:1] == (str,) for part in (annotation, *get_args(annotation))):
+    if annotation is not None and _is_array(annotation):
         return [part.strip() for part in text.split(",") if part.strip()] if not text.startswith("[") else _toml(text)
     return _toml(text)
+
+
+def _is_array(annotation: Any) -> bool:
+    parts = (annotation, *get_args(annotation))
+    return any(get_origin(part) is tuple and get_args(part)[:1] == (str,) for part in parts)
 
 
 def _toml(text: str) -> Any:
@@ -262,32 +289,21 @@ def _did_you_mean(key: Key) -> str:
     own = [(name,) for name in Target.model_fields] if prefix else []
     known = {".".join((*prefix, *leaf)): leaf for leaf in [*own, *known_keys()]}
     same_name = [name for name, leaf in known.items() if leaf[-1] == key[-1]]
-    near = same_name or difflib.get_close_matches(".".join(key), known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(".".join(key), known, n=1, cutoff=0.9) or same_name
+    near = near or difflib.get_close_matches(".".join(key), known, n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def known_keys() -> list[Key]:
     """Every key that has a default."""
     tables = Config().model_dump(exclude={"target"})
-    return [key for key, _ in leaves(tables)] + [(name,) for name in tables] + [("trainer", "verl"), ("target",)]
+    return (
+        [key for key, _ in leaves(tables)]
+        + [(name,) for name in tables]
+        + [("trainer", "mix"), ("trainer", "verl"), ("target",)]
+    )
 
 
 def _nearest(text: str, known: Mapping[str, object], what: str) -> str:
     near = difflib.get_close_matches(text, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known {what}: {', '.join(sorted(known))}"
-
-
-def _check_together(config: Config, where: Mapping[Key, str]) -> None:
-    """Rules that need more than one key."""
-    if config.policy.engine == "openai" and not config.policy.base_url:
-        place = where.get(("policy", "engine"), "default")
-        raise ConfigError(
-            f'{place}: policy.engine = "openai" needs policy.base_url',
-            hint="set policy.base_url to the provider's address",
-        )
-    if config.policy.engine == "openai" and config.run.mode == "train":
-        place = where.get(("policy", "engine"), "default")
-        raise ConfigError(
-            f'{place}: policy.engine = "openai" answers with text, and run.mode = "train" needs tokens',
-            hint='set run.mode = "record", or use policy.engine = "vllm"',
-        )

@@ -57,6 +57,7 @@ def _tri_state(value: object) -> object:
 Strings = Annotated[tuple[str, ...], Strict(False)]  # TOML arrays arrive as lists
 Positive = Annotated[int, Field(gt=0, le=_INT32)]
 Seconds = Annotated[float, Field(gt=0, le=_YEAR_S, allow_inf_nan=False)]
+_Coefficient = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Version = Annotated[Literal[1], BeforeValidator(_only_an_integer)]
 
 
@@ -136,8 +137,56 @@ class Store(_Table):
 
 
 class Trainer(_Table):
+    """How the policy learns. A recipe names these for a model and a machine; a file overrides what differs."""
+
+    recipe: str = ""
+    """A recipe of trainer/recipes (`tiny-cpu`) or a file: a layer beneath your files and above the defaults."""
+    mode: Literal["sync", "separate_async"] = "sync"
+    """`sync`: rollouts and updates take turns; `separate_async`: rollouts go on, with weights some versions old."""
+    steps: Positive = 16
+    """Training steps; after each one the rollouts get new weights."""
+    groups: Annotated[int, Field(gt=0, le=65_536)] = 12
+    """Groups a step. A group is one task inside one harness, and its rollouts are compared with one another."""
+    group_size: Annotated[int, Field(ge=2, le=4096)] = 8
+    """Rollouts of a group; one alone has nothing to be compared with."""
+    lr: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 4e-4
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """`muon` holds whole matrices, so it serves models that fit one device."""
+    kl: _Coefficient = 0.0
+    """Weight of the divergence from the first policy in the loss; 0 loads no reference model."""
+    entropy: _Coefficient = 0.0
+    """Weight of an entropy bonus in the loss."""
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """The probability ratio of a token counts down to 1 - clip_low …"""
+    clip_high: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] = 0.28
+    """… and up to 1 + clip_high."""
+    updates: Annotated[int, Field(gt=0, le=65_536)] = 1
+    """Optimizer updates a step, each on an equal part of the groups: `updates` divides `groups`."""
+    max_staleness: Annotated[int, Field(gt=0, le=1024)] = 1
+    """How many weight versions a sample may lie behind the trainer; `separate_async` only."""
+    mix: dict[str, Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]] = Field(default_factory=dict)
+    """Weight by harness of the run when groups are drawn; one that is not named weighs 1."""
+    eval_every: Annotated[int, Field(ge=-1, le=_INT32)] = 0
+    """Steps between evaluations; 0 = before and after training only, -1 = never."""
+    eval_samples: Annotated[int, Field(gt=0, le=100_000)] = 8
+    """Rollouts for each task and harness of an evaluation."""
+    eval_tasks: Strings = ()
+    """Empty = run.tasks."""
+    eval_harnesses: Strings = ()
+    """Empty = run.harnesses."""
+    save_every: Positive = 4
+    """Steps between checkpoints; the last step is always saved."""
+    backend: Literal["fsdp2", "megatron"] = "fsdp2"
+    gpus: Annotated[int, Field(ge=0, le=65_536)] = 0
+    """GPUs for training and sampling together; 0 = everything on the CPU."""
+    prompt_length: Annotated[int, Field(ge=0, le=_INT32)] = 0
+    """Most tokens before a sample's first sampled token; 0 = what response_length leaves of policy.max_model_len."""
+    response_length: Annotated[int, Field(ge=0, le=_INT32)] = 0
+    """Most tokens from there on, tool results included; 0 = what prompt_length leaves of policy.max_model_len."""
+    penalize_invalid_calls: bool = True
+    """A rollout with a tool call that no harness could run scores 0, else the format decays."""
     verl: dict[str, Any] = Field(default_factory=dict)
-    """Passed through to veRL untouched."""
+    """veRL's own keys, nested or dotted; they come last and are passed through untouched."""
 
 
 class Target(_Table):

@@ -111,11 +111,15 @@ def test_variables_and_flags_are_checked_like_files(tmp_path: Path) -> None:
         ("policy.enable_thinking", "default", None),
         ("trainer.verl.actor.lr", "1e-4", 1e-4),
         ("trainer.verl.name", "x", "x"),
+        ("trainer.mix", "{react = 2, pi = 1}", {"react": 2, "pi": 1}),
+        ("trainer.mix.react", "0.5", 0.5),
+        ("trainer.eval_tasks", "desk, held-out", ("desk", "held-out")),
         ("target.gpu", "2", 2),
     ],
 )
 def test_a_flag_and_a_variable_become_the_type_of_their_key(tmp_path: Path, key: str, text: str, value: object) -> None:
     variable = "OPENFORGE_" + key.upper().replace(".", "__")
+    (tmp_path / "openforge.toml").write_text("version = 1\n[run]\nharnesses = ['react', 'pi']\n")
     for loaded in (load(tmp_path, overrides={key: text}, env={}), load(tmp_path, env={variable: text})):
         found: Any = loaded.config.model_dump()
         for part in key.split("."):
@@ -131,13 +135,6 @@ def test_an_unknown_target_is_named(write) -> None:
     told = refusal(write("version = 1\n[target.cluster]\nkind = 'kind'\n"), target="clutser")
     assert "clutser" in told.summary
     assert "cluster" in told.hint
-
-
-def test_a_provider_needs_an_address_and_record_mode(write) -> None:
-    assert "needs policy.base_url" in refusal(write("version = 1\n[policy]\nengine = 'openai'\n")).summary
-    folder = write("version = 1\n[policy]\nengine = 'openai'\nbase_url = 'http://x'\n")
-    assert 'run.mode = "record"' in refusal(folder).hint
-    assert load(folder, overrides={"run.mode": "record"}, env={}).config.run.mode == "record"
 
 
 def test_the_nearest_folder_with_a_file_is_the_project(write, tmp_path: Path) -> None:
@@ -231,6 +228,24 @@ def _nested(tree: dict[tuple[str, ...], int]) -> dict[str, Any]:
         ("policy.sampling", "top_p = nan", "finite"),
         ("policy.sampling", "top_k = 0", "-1 or at least 1"),
         ("policy.sampling", "top_k = -7", "-1 or at least 1"),
+        ("trainer", "mode = 'async'", "'sync' or 'separate_async'"),
+        ("trainer", "steps = 0", "greater than 0"),
+        ("trainer", "groups = 0", "greater than 0"),
+        ("trainer", "group_size = 1", "greater than or equal to 2"),
+        ("trainer", "lr = 0.0", "greater than 0"),
+        ("trainer", "lr = nan", "finite"),
+        ("trainer", "optimizer = 'sgd'", "'adamw' or 'muon'"),
+        ("trainer", "kl = -0.1", "greater than or equal to 0"),
+        ("trainer", "entropy = inf", "finite"),
+        ("trainer", "clip_low = 1.0", "less than 1"),
+        ("trainer", "clip_high = nan", "finite"),
+        ("trainer", "max_staleness = 0", "greater than 0"),
+        ("trainer", "eval_every = -2", "greater than or equal to -1"),
+        ("trainer", "eval_samples = 0", "greater than 0"),
+        ("trainer", "save_every = 0", "greater than 0"),
+        ("trainer", "backend = 'deepspeed'", "'fsdp2' or 'megatron'"),
+        ("trainer", "gpus = -1", "greater than or equal to 0"),
+        ("trainer", "penalize_invalid_calls = 1", "valid boolean"),
     ],
 )
 def test_what_a_run_would_break_on_is_refused_with_its_line(write, table: str, line: str, expected: str) -> None:

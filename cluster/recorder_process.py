@@ -9,7 +9,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +112,12 @@ class RecorderProcess:
     async def _wait(self, process: asyncio.subprocess.Process) -> None:
         await process.wait()
         self.died.set()
+
+    async def set_policy(self, addresses: Sequence[str], token: str, weight_version: str) -> None:
+        """Tell the engine `trainer` where the live policy is from now on (no address: away, calls wait). Idempotent.
+        RecorderError when the recorder is gone or has another engine."""
+        body = {"addresses": list(addresses), "token": token, "weight_version": weight_version}
+        await self._call("PUT", "/policy", body)
 
     async def register(self, rollout_id: str, body: Mapping[str, Any]) -> None:
         await self._call("PUT", f"/rollouts/{rollout_id}", body)

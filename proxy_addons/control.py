@@ -1,4 +1,5 @@
-"""The orchestrator's face: register, seal, drop, look. On its own port, behind the control secret."""
+"""The orchestrator's face: register, seal, drop, look; where the live policy is. On its own port, behind the control
+secret."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -11,9 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from openforge.errors import OpenForgeError
 from openforge.ids import RolloutId
 from proxy_addons.dialects.base import WireError, openai_error
+from proxy_addons.engines.trainer import LivePolicy
 from proxy_addons.ledger import Ledger
 from proxy_addons.rollouts import Limits, Registry, Rollout, State
 from proxy_addons.seal import seal
+from proxy_addons.settings import Policy
 from proxy_addons.site import same_secret
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -46,12 +49,14 @@ class Control:
         secret: str,
         vocab_size: int | None,
         counters: Callable[[], dict[str, Any]],
+        live: LivePolicy | None = None,
     ) -> None:
         self._registry = registry
         self._ledger = ledger
         self._secret = f"Bearer {secret}"
         self._vocab_size = vocab_size
         self._counters = counters
+        self._live = live
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard])
@@ -59,6 +64,7 @@ class Control:
         app.router.add_get("/rollouts/{id}", self.look)
         app.router.add_delete("/rollouts/{id}", self.drop)
         app.router.add_post("/rollouts/{id}/seal", self.seal)
+        app.router.add_put("/policy", self.set_policy)
         app.router.add_get("/status", self.status)
         app.router.add_get("/healthz", self.healthz)
         return app
@@ -103,6 +109,13 @@ class Control:
         self._registry.drop(rollout)
         return _json(200, _view(rollout))
 
+    async def set_policy(self, request: web.Request) -> web.Response:
+        told = Policy.model_validate_json(await request.read())
+        if self._live is None:
+            raise WireError(409, "fixed_policy", "this recorder's engine is not a trainer: its policy does not move")
+        self._live.move(told)
+        return _json(200, _policy_view(told))
+
     async def status(self, request: web.Request) -> web.Response:
         rollouts = list(self._registry)
         calls = [
@@ -120,7 +133,8 @@ class Control:
         states = Counter(str(rollout.state) for rollout in rollouts)
         ledger = self._ledger
         counts = {"aborted": ledger.aborted, "refused": ledger.refusals, "breaks": ledger.breaks, "rollouts": states}
-        return _json(200, {"calls": calls, **counts, **self._counters()})
+        policy = {"policy": _policy_view(self._live.policy)} if self._live else {}
+        return _json(200, {"calls": calls, **counts, **self._counters(), **policy})
 
     async def healthz(self, request: web.Request) -> web.Response:
         broken = self._ledger.broken
@@ -141,6 +155,11 @@ def _view(rollout: Rollout) -> dict[str, Any]:
         "refused": totals.refused,
         "in_flight": len(rollout.in_flight),
     }
+
+
+def _policy_view(policy: Policy) -> dict[str, Any]:
+    """What may be shown: the token may not."""
+    return policy.model_dump(exclude={"token"})
 
 
 def _json(status: int, value: Any) -> web.Response:

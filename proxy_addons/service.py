@@ -31,6 +31,7 @@ from proxy_addons.addon import Addon
 from proxy_addons.control import Control
 from proxy_addons.engines.base import EngineError
 from proxy_addons.engines.openai import Provider
+from proxy_addons.engines.trainer import LivePolicy
 from proxy_addons.engines.vllm import Vllm
 from proxy_addons.ledger import Ledger
 from proxy_addons.prompts import Prompts
@@ -74,7 +75,7 @@ class Parts:
 
     registry: Registry
     ledger: Ledger
-    engine: Vllm | Provider
+    engine: Vllm | LivePolicy | Provider
     site: Site
     control: Control
     relay_secret: str
@@ -83,11 +84,12 @@ class Parts:
 def assemble(config: RecorderConfig, renderer: Renderer | None, journal: JournalWriter, lag: Lag) -> Parts:
     """Everything between the two HTTP faces and the journal. Needs a running event loop."""
     registry, ledger, prompts = Registry(), Ledger(journal, config.mode), Prompts(renderer)
-    engine: Vllm | Provider
+    engine: Vllm | LivePolicy | Provider
     answering: Train | Record
     if config.mode == "train":
         assert renderer is not None  # settings.py holds it
-        engine = Vllm(config.engine, config.sampling, renderer.stop_ids, renderer.vocab_size)
+        sampler = LivePolicy if config.engine.kind == "trainer" else Vllm
+        engine = sampler(config.engine, config.sampling, renderer.stop_ids, renderer.vocab_size)
         answering = Train(config, renderer, prompts, engine, ledger)
     else:
         engine = Provider(config.engine)
@@ -111,13 +113,21 @@ def assemble(config: RecorderConfig, renderer: Renderer | None, journal: Journal
             "bridges": prompts.bridges,
             "malformed": answering.malformed if isinstance(answering, Train) else 0,
             "unread": answering.unread if isinstance(answering, Record) else 0,
-            "engine_retries": engine.retries if isinstance(engine, Vllm) else 0,
+            "engine_retries": 0 if isinstance(engine, Provider) else engine.retries,
+            "engine_busy": engine.busy if isinstance(engine, LivePolicy) else 0,
             "client_gone": site.client_gone,
             "loop_lag_max_ms": lag.take(),
         }
 
     vocab_size = renderer.vocab_size if renderer else None
-    control = Control(registry, ledger, secret=config.control_secret, vocab_size=vocab_size, counters=counters)
+    control = Control(
+        registry,
+        ledger,
+        secret=config.control_secret,
+        vocab_size=vocab_size,
+        counters=counters,
+        live=engine if isinstance(engine, LivePolicy) else None,
+    )
     return Parts(registry, ledger, engine, site, control, relay_secret)
 
 

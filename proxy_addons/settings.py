@@ -2,9 +2,10 @@
 
 import ipaddress
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 MODEL_HOSTS = (
     "api.openai.com",
@@ -19,13 +20,35 @@ class _Strict(BaseModel):
 
 
 class EngineSettings(_Strict):
-    """Where answers come from. `url` may end with `/v1` or not; `weight_version` is what a fixed model is called."""
+    """Where answers come from. `url` may end with `/v1` or not; without one, `trainer` waits to be told (`Policy`).
+    `weight_version` is what a fixed model is called."""
 
-    kind: Literal["vllm", "openai"] = "vllm"
-    url: str
+    kind: Literal["vllm", "trainer", "openai"] = "vllm"
+    url: str = ""
     model: str
     api_key: str = ""
     weight_version: str = "0"
+
+    @model_validator(mode="after")
+    def _check(self) -> "EngineSettings":
+        if not self.url and self.kind != "trainer":
+            raise ValueError(f"engine.url must say where {self.kind} is")
+        return self
+
+
+def _address(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:  # .port raises ValueError
+        raise ValueError("must be http://HOST:PORT")
+    return value.rstrip("/")
+
+
+class Policy(_Strict):
+    """Where the live policy is asked, and which weights it has now. No address: its trainer is away."""
+
+    addresses: tuple[Annotated[str, AfterValidator(_address)], ...] = ()
+    token: str = ""
+    weight_version: str
 
 
 class Sampling(_Strict):
@@ -64,8 +87,9 @@ class RecorderConfig(_Strict):
     def _check(self) -> "RecorderConfig":
         if self.mode == "train" and self.model_dir is None:
             raise ValueError("mode train needs model_dir: the folder with the policy's tokenizer")
-        if (self.mode == "train") != (self.engine.kind == "vllm"):
-            raise ValueError(f"mode {self.mode} cannot use engine {self.engine.kind}: train takes vllm, record openai")
+        if (self.mode == "record") != (self.engine.kind == "openai"):
+            allowed = "train takes vllm or trainer, record openai"
+            raise ValueError(f"mode {self.mode} cannot use engine {self.engine.kind}: {allowed}")
         if not self.control_secret:
             raise ValueError("control_secret must not be empty")
         if not _loopback(self.host) and (len(self.control_secret) < 24 or len(set(self.control_secret)) < 8):

@@ -7,6 +7,7 @@ import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, NamedTuple, Protocol
 
 from openforge.errors import InfraError
@@ -35,12 +36,13 @@ class Generation(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What one request to an engine brought; `abort` means it was stopped in the middle and may be continued."""
+    """What one request to an engine brought; `abort` means it was stopped in the middle and may be continued.
+    `versions` are (offset in it, weight version from there on)."""
 
     ids: Ids
     logprobs: Logprobs
     finish: Literal["stop", "length", "abort"]
-    version: str
+    versions: Versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +58,12 @@ class Engine(Protocol):
         self, prompt_json: bytes, prompt_len: int, max_tokens: int, session_id: str, call_id: str
     ) -> Generation: ...
 
-    async def score(self, ids: Sequence[int]) -> list[float | None]: ...
-
-    async def info(self) -> EngineInfo: ...
-
     async def close(self) -> None: ...
 
 
 def check(piece: Piece, vocab_size: int, max_tokens: int) -> Piece:
-    """The piece itself, or EngineError: lengths, ids in the vocabulary, logprobs that are logprobs."""
+    """The piece itself, or EngineError: lengths, ids in the vocabulary, logprobs that are logprobs, and for each id its
+    weight version."""
     if len(piece.ids) != len(piece.logprobs):
         raise EngineError("logprob_len_mismatch", f"{len(piece.ids)} ids but {len(piece.logprobs)} logprobs")
     if not piece.ids and piece.finish != "abort":
@@ -75,7 +74,17 @@ def check(piece: Piece, vocab_size: int, max_tokens: int) -> Piece:
         raise EngineError("token_out_of_vocab", f"an id outside 0..{vocab_size - 1}")
     if not all(_FLOOR < value <= _ROUNDING for value in piece.logprobs):  # NaN compares false
         raise EngineError("bad_logprob", "a logprob that is NaN, infinite or positive")
+    if piece.ids:
+        _check_versions(piece.versions, len(piece.ids))
     return piece
+
+
+def _check_versions(versions: Versions, length: int) -> None:
+    if not versions or versions[0][0] > 0 or not all(name for _, name in versions):
+        raise EngineError("version_missing", "ids that no weight version is given for")
+    offsets = [offset for offset, _ in versions]
+    if offsets[0] < 0 or offsets[-1] >= length or any(one >= next_one for one, next_one in pairwise(offsets)):
+        raise EngineError("bad_versions", f"weight versions at {offsets} in an answer of {length} ids")
 
 
 def logprob_array(values: Sequence[float | None]) -> Logprobs:

@@ -16,6 +16,7 @@ import orjson
 
 from openforge.tokens.graph import Ids
 from proxy_addons.engines.base import EngineError, EngineInfo, Generation, Piece, check, logprob_array
+from proxy_addons.engines.wire import bearer, open_session, read_object, shown
 from proxy_addons.settings import EngineSettings, Sampling
 
 _CONTINUATIONS = 16  # aborted without a new token so often in a row: the engine is stuck
@@ -36,14 +37,7 @@ class Vllm:
             "skip_special_tokens": False,
             "stop_token_ids": list(stop_ids),
         }
-        key = {"authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
-        self._session = aiohttp.ClientSession(
-            headers={**key, "content-type": "application/json"},
-            # no limit on the answer itself: a slow engine is not a failed one. Idle connections are given up before
-            # the server (uvicorn: 5 s) does, so that a request rarely meets a closing one.
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=3),
-        )
+        self._session = open_session(bearer(settings.api_key))
         self.retries = 0
 
     async def generate(
@@ -64,7 +58,7 @@ class Vllm:
             piece = check(_read(reply, prompt_len + len(ids), self._settings), self._vocab_size, max_tokens - len(ids))
             stuck = 0 if piece.ids else stuck + 1
             if piece.ids:
-                versions.append((len(ids), piece.version))
+                versions += ((len(ids) + offset, version) for offset, version in piece.versions)
             ids += piece.ids
             logprobs += piece.logprobs
             if piece.finish != "abort":
@@ -128,16 +122,10 @@ class Vllm:
                 raise EngineError("engine_unreachable", f"{self._url}: {_say(problem)}") from problem
         if status != 200:
             if status == 400 and b"context length" in raw:
-                raise EngineError("context_length_exceeded", raw[:300].decode(errors="replace"))
+                raise EngineError("context_length_exceeded", shown(raw))
             kind = "engine_refused" if 400 <= status < 500 and status != 429 else "engine_unavailable"
-            raise EngineError(kind, f"{self._url} answered {status}: {raw[:300].decode(errors='replace')}")
-        try:
-            reply = orjson.loads(raw)
-        except orjson.JSONDecodeError:
-            raise EngineError("engine_garbage", f"{self._url} did not answer with JSON") from None
-        if not isinstance(reply, dict):
-            raise EngineError("engine_garbage", f"{self._url} did not answer with an object")
-        return reply
+            raise EngineError(kind, f"{self._url} answered {status}: {shown(raw)}")
+        return read_object(raw, self._url)
 
 
 def _read(reply: dict[str, Any], prompt_len: int, settings: EngineSettings) -> Piece:
@@ -166,7 +154,7 @@ def _read(reply: dict[str, Any], prompt_len: int, settings: EngineSettings) -> P
     for key, ours in (("completion_tokens", len(ids)), ("prompt_tokens", prompt_len)):
         if counts.get(key) not in (None, ours):
             raise EngineError("ids_usage_mismatch", f"the engine counts {counts[key]} {key}, we have {ours} ids")
-    return Piece(ids, logprobs, finish, str(reply.get("weight_version") or settings.weight_version))
+    return Piece(ids, logprobs, finish, ((0, str(reply.get("weight_version") or settings.weight_version)),))
 
 
 def _say(problem: BaseException) -> str:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from openforge.config import load, render
+from openforge.config import load, recipes, render
 from openforge.errors import ConfigError
 
 OWN = "version = 1\n[trainer]\nsteps = 3\ngroups = 4\nlr = 1e-5\n[run]\nsamples = 3\n[trainer.verl.a]\nb = 1\nc = 1\n"
@@ -22,6 +22,13 @@ def refusal(folder: Path, env: dict[str, str] | None = None) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         load(folder, env=env or {})
     return caught.value
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_of_the_project_loads(name: str, tmp_path: Path) -> None:
+    loaded = load(tmp_path, overrides={"trainer.recipe": name}, env={})
+    told = {source.partition(":")[0] for source in loaded.sources.values()}
+    assert told == {"default", "flag trainer.recipe", f"recipe {name}"}
 
 
 def test_a_recipe_lies_above_the_defaults_and_beneath_every_file(project, tmp_path: Path) -> None:

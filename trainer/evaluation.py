@@ -16,13 +16,14 @@ from openforge.errors import UsageError
 FIRST_SEED = 1_000_000  # start files of an evaluation come from here on; training stays below, so it never saw them
 SUCCESS = 1.0
 LEVEL = 0.95
+USUAL_KS = (1, 4, 8)
 _DRAWS = 4000
 _BOUNDS = ("low", "high")
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How one rollout ended; `reward` None: an error of ours, so there is none."""
+class Graded:
+    """What one rollout was graded; `reward` None: nothing, since an error of ours ended it."""
 
     task: str
     harness: str
@@ -122,11 +123,6 @@ def task_intervals(
     return [(min(mean, drawn[tail]), max(mean, drawn[-1 - tail])) for mean, drawn in ends]
 
 
-def default_ks(samples: int) -> tuple[int, ...]:
-    """The k to report when nobody says: 1, 4 and 8 as far as there are samples."""
-    return tuple(sorted({1, min(4, samples), min(8, samples)}))
-
-
 def check_plan(ks: Iterable[int], samples: int, harnesses: Collection[str]) -> None:
     """UsageError when rollouts like these could not be reported; to be asked before any is run."""
     for k in ks:
@@ -140,8 +136,8 @@ def check_plan(ks: Iterable[int], samples: int, harnesses: Collection[str]) -> N
 
 
 def evaluate(
-    outcomes: Iterable[Outcome],
-    ks: Sequence[int] = (1,),
+    graded: Iterable[Graded],
+    ks: Sequence[int] | None = None,
     *,
     threshold: float = SUCCESS,
     seed: int = 0,
@@ -151,13 +147,15 @@ def evaluate(
 
     `success` pools rollouts (Wilson's interval: given these tasks, it is rather too wide); pass@k and pass^k are means
     over tasks, each task counting its harnesses alike, with `task_intervals`. UsageError when some task and harness has
-    fewer than k graded rollouts; with `leave_out` that k is missing from the summaries it touches instead.
+    fewer than k graded rollouts; with `leave_out`, or the usual `ks` (None), that k is missing from the summaries it
+    touches instead.
     """
-    counts = _count(outcomes, threshold)
+    counts = _count(graded, threshold)
+    leave_out = leave_out or ks is None
     if not counts and not leave_out:
         raise UsageError("there are no rollouts to evaluate", hint="openforge rollouts")
     names = list(dict.fromkeys(count.harness for count in counts))
-    chosen = sorted(set(ks))
+    chosen = sorted(set(USUAL_KS if ks is None else ks))
     if chosen and chosen[0] < 1:
         raise UsageError(f"k = {chosen[0]}", hint="k starts at 1")
 
@@ -195,18 +193,18 @@ def metrics(report: Report) -> dict[str, float]:
     return numbers
 
 
-def _count(outcomes: Iterable[Outcome], threshold: float) -> list[_Count]:
+def _count(rollouts: Iterable[Graded], threshold: float) -> list[_Count]:
     """Successes by task and harness, in the order they first came. UsageError for a reward that is no number."""
     found: dict[tuple[str, str], list[float | None]] = {}
-    for outcome in outcomes:
-        if outcome.reward is not None and not math.isfinite(outcome.reward):
-            raise UsageError(f"a reward of {outcome.task} with {outcome.harness} is {outcome.reward}")
-        found.setdefault((outcome.task, outcome.harness), []).append(outcome.reward)
+    for rollout in rollouts:
+        if rollout.reward is not None and not math.isfinite(rollout.reward):
+            raise UsageError(f"a reward of {rollout.task} with {rollout.harness} is {rollout.reward}")
+        found.setdefault((rollout.task, rollout.harness), []).append(rollout.reward)
     counts = []
     for (task, harness), rewards in found.items():
-        graded = [reward for reward in rewards if reward is not None]
-        successes = sum(reward >= threshold for reward in graded)
-        counts.append(_Count(task, harness, len(graded), successes, len(rewards) - len(graded)))
+        known = [reward for reward in rewards if reward is not None]
+        successes = sum(reward >= threshold for reward in known)
+        counts.append(_Count(task, harness, len(known), successes, len(rewards) - len(known)))
     return counts
 
 

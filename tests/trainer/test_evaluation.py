@@ -11,9 +11,8 @@ import pytest
 
 from openforge.errors import UsageError
 from trainer.evaluation import (
-    Outcome,
+    Graded,
     check_plan,
-    default_ks,
     evaluate,
     metrics,
     pass_at_k,
@@ -25,8 +24,8 @@ from trainer.evaluation import (
 ROOT = Path(__file__).parents[2]
 
 
-def outcomes(task: str, harness: str, *rewards: float | None) -> list[Outcome]:
-    return [Outcome(task, harness, reward) for reward in rewards]
+def graded(task: str, harness: str, *rewards: float | None) -> list[Graded]:
+    return [Graded(task, harness, reward) for reward in rewards]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +116,7 @@ def test_an_interval_over_tasks_holds_its_mean_and_repeats_with_its_seed() -> No
 
 
 def test_success_pools_rollouts_and_pass_at_k_averages_over_tasks() -> None:
-    report = evaluate([*outcomes("a", "react", 1, 1, 0, 0), *outcomes("b", "react", 0, 0)], [1, 2])
+    report = evaluate([*graded("a", "react", 1, 1, 0, 0), *graded("b", "react", 0, 0)], [1, 2])
     row = report.harnesses["react"]
     assert (row.tasks, row.n, row.successes, row.errors) == (2, 6, 2, 0)
     assert row.success is not None
@@ -130,7 +129,7 @@ def test_success_pools_rollouts_and_pass_at_k_averages_over_tasks() -> None:
 
 
 def test_each_harness_has_its_own_row_and_a_task_counts_its_harnesses_alike() -> None:
-    report = evaluate([*outcomes("a", "pi", 1, 1), *outcomes("a", "react", 0, 0, 0, 0), *outcomes("b", "react", 1)])
+    report = evaluate([*graded("a", "pi", 1, 1), *graded("a", "react", 0, 0, 0, 0), *graded("b", "react", 1)])
     assert list(report.harnesses) == ["pi", "react"]
     assert report.harnesses["pi"].pass_at[1].value == 1
     assert report.harnesses["react"].pass_at[1].value == pytest.approx((0 + 1) / 2)
@@ -139,31 +138,31 @@ def test_each_harness_has_its_own_row_and_a_task_counts_its_harnesses_alike() ->
 
 
 def test_the_order_in_which_rollouts_ended_changes_nothing() -> None:
-    rollouts = [*outcomes("a", "react", 1, 0), *outcomes("b", "react", 1, 1), *outcomes("c", "react", 0, 0)]
+    rollouts = [*graded("a", "react", 1, 0), *graded("b", "react", 1, 1), *graded("c", "react", 0, 0)]
     assert evaluate(rollouts, [1, 2]) == evaluate(rollouts[::-1], [1, 2])
 
 
 def test_an_error_of_ours_is_counted_and_never_a_zero() -> None:
-    row = evaluate(outcomes("a", "react", 1, None, 1, None)).overall
+    row = evaluate(graded("a", "react", 1, None, 1, None)).overall
     assert (row.n, row.successes, row.errors) == (2, 2, 2)
     assert row.success is not None
     assert row.success.value == row.pass_at[1].value == 1
 
 
 def test_a_success_is_a_reward_of_one_or_what_the_caller_says() -> None:
-    rollouts = outcomes("a", "react", 0.5, 0.999, 1.0, 1.5)
+    rollouts = graded("a", "react", 0.5, 0.999, 1.0, 1.5)
     assert evaluate(rollouts).overall.successes == 2
     assert evaluate(rollouts, threshold=0.5).overall.successes == 4
 
 
 def test_k_above_the_smallest_n_is_an_error_that_names_it() -> None:
-    rollouts = [*outcomes("a", "react", 1, 1, 1), *outcomes("b", "react", 1, None, 1)]
+    rollouts = [*graded("a", "react", 1, 1, 1), *graded("b", "react", 1, None, 1)]
     with pytest.raises(UsageError, match=r"k = 3 needs 3 graded rollouts .* b with react has 2 \(1 errors\)"):
         evaluate(rollouts, [1, 2, 3])
 
 
 def test_a_k_that_errors_made_too_large_can_be_left_out_where_it_is_and_not_elsewhere() -> None:
-    rollouts = [*outcomes("a", "react", 1, None), *outcomes("a", "pi", 1, 0), *outcomes("a", "codex", None, None)]
+    rollouts = [*graded("a", "react", 1, None), *graded("a", "pi", 1, 0), *graded("a", "codex", None, None)]
     report = evaluate(rollouts, [1, 2], leave_out=True)
     assert {name: list(row.pass_at) for name, row in report.harnesses.items()} == {
         "react": [1],
@@ -178,7 +177,7 @@ def test_a_k_that_errors_made_too_large_can_be_left_out_where_it_is_and_not_else
 
 def test_nothing_to_evaluate_is_said_and_can_be_an_empty_report() -> None:
     with pytest.raises(UsageError, match="no rollouts"):
-        evaluate([])
+        evaluate([], [1])
     report = evaluate([], [1, 4], leave_out=True)
     assert (report.harnesses, report.overall.n, report.overall.success) == ({}, 0, None)
     assert metrics(report) == {"eval.n": 0, "eval.errors": 0}
@@ -188,11 +187,11 @@ def test_nothing_to_evaluate_is_said_and_can_be_an_empty_report() -> None:
 
 def test_a_reward_that_is_no_number_is_refused() -> None:
     with pytest.raises(UsageError, match="a with react is nan"):
-        evaluate(outcomes("a", "react", math.nan))
+        evaluate(graded("a", "react", math.nan))
 
 
 def test_metrics_have_the_names_that_others_rely_on() -> None:
-    report = evaluate([*outcomes("a", "react", 1, 0, None), *outcomes("a", "pi", 1, 1)], [1, 2])
+    report = evaluate([*graded("a", "react", 1, 0, None), *graded("a", "pi", 1, 1)], [1, 2])
     numbers = metrics(report)
     bounded = ["eval.success", "eval.success.react", "eval.success.pi", "eval.pass_at_k", "eval.pass_hat_k"]
     bounded += [f"eval.pass_{kind}_{k}{end}" for kind in ("at", "hat") for k in (1, 2) for end in ("", ".react", ".pi")]
@@ -205,9 +204,12 @@ def test_metrics_have_the_names_that_others_rely_on() -> None:
     assert numbers["eval.pass_hat_k"] == numbers["eval.pass_hat_2"] == pytest.approx((0 + 1) / 2)
 
 
-@pytest.mark.parametrize(("samples", "ks"), [(1, (1,)), (3, (1, 3)), (4, (1, 4)), (5, (1, 4, 5)), (32, (1, 4, 8))])
-def test_the_usual_k_are_those_that_the_samples_bear(samples: int, ks: tuple[int, ...]) -> None:
-    assert default_ks(samples) == ks
+def test_when_nobody_says_k_it_is_1_4_and_8_as_far_as_the_rollouts_bear_them() -> None:
+    assert list(evaluate(graded("a", "react", *[1.0] * 9)).overall.pass_at) == [1, 4, 8]
+    report = evaluate([*graded("a", "react", *[1.0] * 8), *graded("a", "pi", *[1.0] * 7, None)])
+    assert {name: list(row.pass_hat) for name, row in report.harnesses.items()} == {"react": [1, 4, 8], "pi": [1, 4]}
+    assert metrics(report)["eval.k"] == 4
+    assert evaluate([]).overall.n == 0
 
 
 @pytest.mark.parametrize(

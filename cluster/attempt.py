@@ -30,12 +30,20 @@ _DEADLINE_SLACK_S = 30.0
 
 @dataclass(frozen=True)
 class RolloutSpec:
-    """What to run. The start files depend on `task` and `seed` only."""
+    """What to run. The start files depend on `task` and `seed` only.
+
+    The rest says what it is for and changes nothing of it: `purpose` is train or eval, `step` that of the training,
+    `group` what it is compared within, `key` the asker's own name for it.
+    """
 
     task: Task
     harness: HarnessManifest
     sample: int
     seed: int
+    purpose: str | None = None
+    step: int | None = None
+    group: str | None = None
+    key: str | None = None
 
 
 class AttemptError(OpenForgeError):

@@ -9,50 +9,83 @@ import hmac
 import json
 import os
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import orjson
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
-from cluster.attempt import RolloutSpec
-from cluster.orchestrator import Orchestrator, Rollout
+from cluster.orchestrator import Orchestrator
+from cluster.rollout import account_of
+from cluster.roster import ConflictError
 from openforge.errors import OpenForgeError, UsageError
-from openforge.harness import load_harness
+from openforge.harness import BUILTIN_ROOT, load_harness
 from openforge.ids import RolloutId
-from openforge.journal.reader import read_records
 from openforge.task import load_tasks
 
 FILE_NAME = "orchestrator.json"
 _MAX_WAIT_S = 60.0
+_FILTERS = {"purpose", "step", "group", "task", "harness", "state", "key"}
+_MAX_BODY_BYTES = 16 << 20  # a step names its rollouts
 
 
-class RolloutRequest(BaseModel):
-    """`seed` is of the start files; without it the run's own rule holds."""
-
+class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+class RolloutRequest(_Request):
+    """`seed` is of the start files; without it the run's own rule holds. Without `sample` the next free number is
+    taken. Asked again with the same `key` it is the same rollout."""
 
     task: str
     harness: str
-    sample: int = Field(default=0, ge=0)
+    sample: int | None = Field(default=None, ge=0)
     seed: int | None = None
+    key: str | None = Field(default=None, min_length=1, max_length=200)
+    purpose: Literal["train", "eval"] | None = None
+    step: int | None = Field(default=None, ge=0)
+    group: str | None = Field(default=None, min_length=1, max_length=200)
 
 
-class PolicyRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class PolicyRequest(_Request):
+    """`token` is what the addresses want to see; it is passed on and told to nobody else."""
 
     addresses: tuple[str, ...] = Field(min_length=1)
+    token: str = ""
     weight_version: str = Field(min_length=1)
 
 
-class HttpFace:
-    """Use as `async with`; serves until it is left."""
+class MetricsRequest(_Request):
+    step: int = Field(ge=0)
+    metrics: dict[str, FiniteFloat]
 
-    def __init__(self, orchestrator: Orchestrator) -> None:
-        self._orchestrator = orchestrator
+
+class StepRequest(_Request):
+    """An update that was made: what it learned from, and the version of the weights that it made."""
+
+    step: int = Field(ge=0)
+    weight_version: str = Field(min_length=1)
+    rollouts: tuple[str, ...]
+    samples: int = Field(ge=0)
+    staleness_max: int | None = Field(default=None, ge=0)
+
+
+class TrainerRequest(_Request):
+    """A trainer begins, or begins again, from the checkpoint of a step (0 = from the start)."""
+
+    from_step: int = Field(ge=0)
+    pid: int = Field(ge=0)
+
+
+class HttpFace:
+    """Use as `async with`; serves until it is left. `roots`: where a harness's name is looked for."""
+
+    def __init__(self, orchestrator: Orchestrator, roots: Sequence[Path] = (BUILTIN_ROOT,)) -> None:
+        self._orchestrator, self._roots = orchestrator, roots
         self.token = secrets.token_urlsafe(32)
         self.url = ""
         self._file = orchestrator.run_dir / FILE_NAME
@@ -70,12 +103,16 @@ class HttpFace:
         await self._runner.cleanup()
 
     def _app(self) -> web.Application:
-        app = web.Application(middlewares=[self._guard])
+        app = web.Application(middlewares=[self._guard], client_max_size=_MAX_BODY_BYTES)
         app.router.add_post("/rollouts", self._submit)
+        app.router.add_get("/rollouts", self._list)
         app.router.add_get("/rollouts/{id}", self._look)
         app.router.add_delete("/rollouts/{id}", self._cancel)
         app.router.add_get("/rollouts/{id}/samples", self._samples)
         app.router.add_put("/policies/{name}", self._policy)
+        app.router.add_post("/trainer", self._trainer)
+        app.router.add_post("/steps", self._step)
+        app.router.add_post("/metrics", self._metrics)
         app.router.add_get("/status", self._status)
         return app
 
@@ -92,6 +129,8 @@ class HttpFace:
             return _answer(
                 400, {"error": "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())}
             )
+        except ConflictError as error:
+            return _answer(409, {"error": error.summary, "hint": error.hint})
         except UsageError as error:
             return _answer(404, {"error": error.summary, "hint": error.hint})
         except OpenForgeError as error:
@@ -102,72 +141,69 @@ class HttpFace:
         tasks = load_tasks([asked.task])
         if len(tasks) != 1:
             raise UsageError(f"{asked.task!r} names {len(tasks)} tasks; a rollout has one")
-        seed = self._orchestrator.config.run.seed + asked.sample if asked.seed is None else asked.seed
-        spec = RolloutSpec(tasks[0], load_harness(asked.harness), asked.sample, seed)
-        return _answer(202, view(await self._orchestrator.submit(spec)))
+        wanted = asked.model_dump(exclude={"task", "harness"})
+        spec = self._orchestrator.roster.spec(tasks[0], load_harness(asked.harness, self._roots), **wanted)
+        return _answer(202, account_of(await self._orchestrator.submit(spec)))
+
+    async def _list(self, request: web.Request) -> web.Response:
+        query = request.query
+        if unknown := set(query) - _FILTERS:
+            raise UsageError(
+                f"rollouts cannot be listed by {', '.join(sorted(unknown))}", hint=f"by {', '.join(sorted(_FILTERS))}"
+            )
+        told = [
+            account
+            for account in self._orchestrator.roster.accounts()
+            if all(str(getattr(account, name)) == text for name, text in query.items())
+        ]
+        return _answer(200, {"rollouts": told})
 
     async def _look(self, request: web.Request) -> web.Response:
-        rollout = self._find(request)
+        name = request.match_info["id"]
+        rollout = self._orchestrator.rollouts.get(RolloutId(name))
         try:
             wait_s = min(max(0.0, float(request.query.get("wait", "0"))), _MAX_WAIT_S)
         except ValueError as error:
             raise UsageError("wait must be a number of seconds") from error
-        with suppress(TimeoutError):  # not over yet: the answer says in which state it is
-            await asyncio.wait_for(rollout.finished.wait(), wait_s)
-        return _answer(200, view(rollout))
+        if rollout is not None:
+            with suppress(TimeoutError):  # not over yet: the answer says in which state it is
+                await asyncio.wait_for(rollout.finished.wait(), wait_s)
+        return _answer(200, self._orchestrator.roster.find(name))
 
     async def _cancel(self, request: web.Request) -> web.Response:
-        return _answer(200, view(await self._orchestrator.cancel(self._find(request).id)))
+        account = self._orchestrator.roster.find(request.match_info["id"])
+        if account.finished:
+            return _answer(200, account)
+        return _answer(200, account_of(await self._orchestrator.cancel(account.rollout_id)))
 
     async def _samples(self, request: web.Request) -> web.Response:
-        rollout = self._find(request)
-        rows = await asyncio.to_thread(_read_samples, self._orchestrator.run_dir, rollout.id, rollout.attempt)
-        return _answer(200, {**view(rollout), "samples": rows})
+        account = self._orchestrator.roster.find(request.match_info["id"])
+        rows = await asyncio.to_thread(self._orchestrator.index.samples, account.rollout_id, account.attempt)
+        return _answer(200, {**asdict(account), "samples": rows})
 
     async def _policy(self, request: web.Request) -> web.Response:
         asked = PolicyRequest.model_validate_json(await request.read())
-        policy = self._orchestrator.policies[request.match_info["name"]] = asked.model_dump(mode="json")
-        return _answer(200, policy)
+        await self._orchestrator.set_policy(request.match_info["name"], **asked.model_dump())
+        return _answer(200, asked.model_dump(mode="json", exclude={"token"}))
+
+    async def _trainer(self, request: web.Request) -> web.Response:
+        asked = TrainerRequest.model_validate_json(await request.read())
+        return _answer(200, self._orchestrator.trainer_started(asked.from_step, asked.pid))
+
+    async def _step(self, request: web.Request) -> web.Response:
+        asked = StepRequest.model_validate_json(await request.read())
+        for name in asked.rollouts:
+            self._orchestrator.roster.find(name)
+        self._orchestrator.training.step(**asked.model_dump())
+        return _answer(200, {"step": asked.step})
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        asked = MetricsRequest.model_validate_json(await request.read())
+        self._orchestrator.training.metrics(asked.step, asked.metrics)
+        return _answer(200, {"step": asked.step, "metrics": len(asked.metrics)})
 
     async def _status(self, request: web.Request) -> web.Response:
         return _answer(200, await self._orchestrator.status())
-
-    def _find(self, request: web.Request) -> Rollout:
-        rollout = self._orchestrator.rollouts.get(RolloutId(request.match_info["id"]))
-        if rollout is None:
-            raise UsageError(f"no rollout {request.match_info['id']!r} in run {self._orchestrator.run_id}")
-        return rollout
-
-
-def view(rollout: Rollout) -> dict[str, Any]:
-    """A rollout as the face tells it."""
-    result, sealed = rollout.result, rollout.result.sealed
-    return {
-        "rollout_id": rollout.id,
-        "state": rollout.state,
-        "finished": rollout.finished.is_set(),
-        "attempt": rollout.attempt,
-        "task": rollout.spec.task.ref,
-        "harness": rollout.spec.harness.name,
-        "sample": rollout.spec.sample,
-        "seed": rollout.spec.seed,
-        "reward": rollout.reward,
-        "error_class": result.error_class,
-        "detail": result.detail,
-        "exit_code": result.exit.code if result.exit is not None else None,
-        "duration_s": rollout.duration_s,
-        "calls": sealed.calls if sealed is not None else None,
-        "completion_tokens": sealed.completion_tokens if sealed is not None else None,
-    }
-
-
-def _read_samples(run_dir: Path, name: str, attempt: int) -> list[dict[str, Any]]:
-    header = {"v", "seq", "ts", "kind", "run_id", "recorder_id"}
-    return [
-        {key: value for key, value in record.items() if key not in header}
-        for record in read_records(run_dir, ["sample"])
-        if record["rollout_id"] == name and record["attempt"] == attempt
-    ]
 
 
 def _answer(status: int, value: Any) -> web.Response:

@@ -14,8 +14,9 @@ from typing import Any
 
 from cluster.attempt import RolloutSpec
 from cluster.http import HttpFace
-from cluster.orchestrator import OnEvent, Orchestrator, Rollout
+from cluster.orchestrator import OnEvent, Orchestrator
 from cluster.policy_server import Serving, use_policy_server
+from cluster.rollout import Rollout
 from cluster.runtimes.process import ProcessRuntime
 from openforge.cache import cache_dir
 from openforge.config.models import Config, Policy, size_bytes
@@ -30,12 +31,21 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Engine:
-    """Where answers come from; `died` is set when it is a process of ours that has ended. `started`: for this run."""
+    """Where answers come from; `died` is set when it is a process of ours that has ended. `started`: for this run.
+
+    `live`: a trainer's policy, whose addresses are told to the orchestrator (PUT /policies/default) once it is there.
+    """
 
     url: str
     weight_version: str
     died: asyncio.Event
     started: bool = False
+    live: bool = False
+
+
+def live_engine() -> Engine:
+    """The policy of a trainer that is still to start: calls wait until it has said where it answers."""
+    return Engine("", "0", asyncio.Event(), live=True)
 
 
 def make_specs(config: Config, project: Path | None = None) -> list[RolloutSpec]:
@@ -112,16 +122,19 @@ def recorder_settings(
         api_key = os.environ.get(policy.api_key_env, "")
         if not api_key:
             raise UsageError(f"the variable {policy.api_key_env} is empty", hint=f"export {policy.api_key_env}=…")
-    train = policy.engine == "vllm" and config.run.mode == "train"
+    if engine.live and config.run.mode != "train":
+        raise UsageError(f'a trainer needs token ids, and [run] mode is "{config.run.mode}"', hint='set mode = "train"')
+    train = engine.live or (policy.engine == "vllm" and config.run.mode == "train")
+    kind = "trainer" if engine.live else "vllm" if train else "openai"
     tokenizer = Path(policy.tokenizer).expanduser() if policy.tokenizer else None
     return {
         "run_id": run_id,
         "run_dir": str(run_dir),
         "mode": "train" if train else "record",
         "engine": {
-            "kind": "vllm" if train else "openai",
+            "kind": kind,
             "url": engine.url,
-            "model": policy.served_name if policy.engine == "vllm" else policy.model,
+            "model": policy.served_name if engine.live or policy.engine == "vllm" else policy.model,
             "api_key": api_key,
             "weight_version": engine.weight_version,
         },
@@ -144,10 +157,14 @@ async def orchestrate(
     *,
     model_dir: Path | None = None,
     run_id: RunId | None = None,
+    project: Path | None = None,
     say: Say = lambda text: None,
     on_event: OnEvent = lambda rollout: None,
 ) -> AsyncIterator[Orchestrator]:
-    """An orchestrator that is ready for rollouts; leaving it ends everything it started."""
+    """An orchestrator that is ready for rollouts; leaving it ends everything it started.
+
+    `run_id` of a run that there is already: it is taken up again. `project`: the folder whose harnesses come first.
+    """
     _check_place(config)
     name = run_id or new_run_id()
     run_dir = store_root / "runs" / name
@@ -159,7 +176,7 @@ async def orchestrate(
     async with Orchestrator(
         config, name, run_dir, runtime, settings, policy_died=engine.died, policy=policy, on_event=on_event, say=say
     ) as orchestrator:
-        async with HttpFace(orchestrator):
+        async with HttpFace(orchestrator, harness_roots(project or Path())):
             yield orchestrator
     try:  # readers find the same rows either way, faster in Parquet; what is left undone here the next reader can do
         await asyncio.to_thread(compact, run_dir)

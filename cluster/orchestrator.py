@@ -11,7 +11,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,12 +21,17 @@ from cluster.attempt import Attempt, AttemptError, Result, RolloutSpec
 from cluster.install import Installed, install
 from cluster.queue import FairQueue
 from cluster.recorder_process import RecorderError, RecorderProcess
+from cluster.rollout import Rollout as Rollout  # what `submit` and `run_all` hand out
+from cluster.roster import Roster
+from cluster.run_index import RunIndex
+from cluster.run_lock import RunLock
 from cluster.runtimes.base import Runtime
 from cluster.states import RETRIED, ErrorClass, State, check_move, is_terminal
+from cluster.training import Trainer, Training
 from openforge.config.models import Config
 from openforge.config.render import public
 from openforge.errors import InfraError, UsageError
-from openforge.ids import RolloutId, RunId, new_recorder_id, rollout_id
+from openforge.ids import RolloutId, RunId, new_recorder_id
 from openforge.journal.records import JournalError
 from openforge.journal.writer import JournalWriter
 
@@ -34,26 +39,6 @@ _RECORDER_STARTS = 4
 _BACKOFF_S = 1.0
 _BACKOFF_MAX_S = 20.0
 _DETAIL_CHARS = 2000
-
-
-@dataclass
-class Rollout:
-    """What is known of one rollout now. `last`: no attempt follows this one; `finished`: it is over."""
-
-    id: RolloutId
-    spec: RolloutSpec
-    state: State = State.QUEUED
-    attempt: int = 0
-    result: Result = field(default_factory=Result)
-    duration_s: float = 0.0
-    last: bool = False
-    finished: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def reward(self) -> float | None:
-        graded = self.result.grade
-        return graded.reward if graded is not None and self.state in (State.DONE, State.FAILED) else None
-
 
 OnEvent = Callable[[Rollout], None]
 
@@ -78,7 +63,8 @@ class Orchestrator:
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.config, self.run_id, self.run_dir, self.runtime = config, run_id, run_dir, runtime
-        self.rollouts: dict[RolloutId, Rollout] = {}
+        self.roster = Roster(run_id, config.run.seed)
+        self.index = RunIndex(run_dir)
         self.policies: dict[str, dict[str, Any]] = {"default": dict(policy or {})}
         self.policy_died = policy_died or asyncio.Event()
         self._recorder_settings = recorder_settings
@@ -91,10 +77,32 @@ class Orchestrator:
         self._recorder_starts = 0
         self._recorder_lock = asyncio.Lock()
         self._install_lock = asyncio.Lock()
+        self._live_policy: tuple[tuple[str, ...], str, str] | None = None  # addresses, token, weight version
+        self._lock = RunLock(run_dir)
         self.journal: JournalWriter
+        self.training: Training
 
     async def __aenter__(self) -> Self:
         self.run_dir.mkdir(parents=True, exist_ok=True)
+        self._lock.take()
+        try:
+            await asyncio.to_thread(self.index.catch_up)
+            self._begin()
+        except BaseException:
+            self._lock.drop()
+            raise
+        try:
+            await self.runtime.start()
+            await self._live_recorder()
+        except BaseException as error:
+            await self._close(error)
+            raise
+        self._workers = [asyncio.create_task(self._work()) for _ in range(self.config.run.concurrency)]
+        return self
+
+    def _begin(self) -> None:
+        """The run's start in the journal, above what earlier orchestrators left there."""
+        self.roster.restore(self.index.rollouts)
         self.journal = JournalWriter(self.run_dir, new_recorder_id("orchestrator"), self.run_id)
         run = self.config.run
         self.journal.append(
@@ -105,15 +113,14 @@ class Orchestrator:
             samples=run.samples,
             policy=self.policies["default"] or {"model": self.config.policy.model},
             version=openforge.__version__,
+            incarnation=self.index.starts,
         )
-        try:
-            await self.runtime.start()
-            await self._live_recorder()
-        except BaseException as error:
-            await self._close(error)
-            raise
-        self._workers = [asyncio.create_task(self._work()) for _ in range(run.concurrency)]
-        return self
+        self.training = Training(self.journal, self.index.trainer)
+
+    @property
+    def rollouts(self) -> dict[RolloutId, Rollout]:
+        """Those that this orchestrator has been asked for."""
+        return self.roster.live
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -121,14 +128,11 @@ class Orchestrator:
         await self._close(error)
 
     async def submit(self, spec: RolloutSpec) -> Rollout:
-        """Queue a rollout. The same task, harness and sample again is the same rollout."""
-        name = rollout_id(self.run_id, spec.task.name, spec.harness.name, spec.sample)
-        known = self.rollouts.get(name)
-        if known is not None:
-            return known
-        rollout = self.rollouts[name] = Rollout(name, spec)
-        self._enter(rollout, State.QUEUED)
-        await self._queue.put(spec.harness.name, rollout)
+        """Queue a rollout. The same task, harness and sample again is the same rollout; see roster.py."""
+        rollout, queued = self.roster.admit(spec)
+        if queued:
+            self._enter(rollout, State.QUEUED)
+            await self._queue.put(spec.harness.name, rollout)
         return rollout
 
     async def run_all(self, specs: Sequence[RolloutSpec]) -> list[Rollout]:
@@ -158,9 +162,44 @@ class Orchestrator:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-        elif not is_terminal(rollout.state):
+        if not rollout.finished.is_set():  # queued, or its task had not begun
             self._finish(rollout, State.CANCELLED, "cancelled while queued")
         return rollout
+
+    async def cancel_where(self, purpose: str | None = None) -> list[Rollout]:
+        """End every unfinished rollout that was asked for with this purpose (None: with any); returns them."""
+        ended = [
+            rollout
+            for rollout in self.rollouts.values()
+            if not rollout.finished.is_set() and purpose in (None, rollout.spec.purpose)
+        ]
+        await asyncio.gather(*(self.cancel(rollout.id) for rollout in ended))
+        return ended
+
+    async def cancel_all(self) -> list[Rollout]:
+        """End every unfinished rollout; returns them."""
+        return await self.cancel_where()
+
+    def trainer_started(self, from_step: int, pid: int) -> Trainer:
+        """A trainer has started, or started again: its policy is not dead any more."""
+        self.policy_died.clear()
+        return self.training.started(from_step, pid)
+
+    async def set_policy(self, name: str, addresses: Sequence[str], token: str, weight_version: str) -> None:
+        """Where a policy answers from now on. `default` is what the recorder asks; it is told, and again when it was
+        started again. RecorderError when it refuses."""
+        self.policies[name] = {"addresses": list(addresses), "weight_version": weight_version}
+        if name != "default":
+            return
+        self._live_policy = (tuple(addresses), token, weight_version)
+        async with self._recorder_lock:
+            if self.recorder is not None and not self.recorder.died.is_set():
+                await self._tell_policy(self.recorder)
+
+    async def _tell_policy(self, recorder: RecorderProcess) -> None:
+        if self._live_policy is not None:
+            addresses, token, weight_version = self._live_policy
+            await recorder.set_policy(addresses, token, weight_version)
 
     async def status(self) -> dict[str, Any]:
         """What goes on now: rollouts by state, model calls in flight, starts of the recorder."""
@@ -175,12 +214,13 @@ class Orchestrator:
             "recorder_starts": self._recorder_starts,
             "isolation": self.runtime.enforced.isolation,
             "policies": self.policies,
+            "trainer": asdict(self.training.trainer) if self.training.trainer is not None else None,
         }
 
     async def _work(self) -> None:
         while True:
             rollout = await self._queue.get()
-            if rollout.finished.is_set():
+            if rollout.finished.is_set():  # cancelled while it was queued
                 continue
             task = self._running[rollout.id] = asyncio.create_task(self._live(rollout))
             try:
@@ -191,24 +231,26 @@ class Orchestrator:
                 if not task.done():  # this worker is being ended: so is what it runs
                     task.cancel()
                     await asyncio.wait([task])
-                del self._running[rollout.id]
+                if self._running.get(rollout.id) is task:  # and not that of a rollout begun again meanwhile
+                    del self._running[rollout.id]
 
     async def _live(self, rollout: Rollout) -> None:
         """Attempts until one counts, or there are no more."""
-        while True:
-            try:
+        try:
+            while True:
                 await self._attempt(rollout)
-            except asyncio.CancelledError:
-                self._finish(rollout, State.CANCELLED, "cancelled")
-                raise
-            if rollout.last:
-                rollout.finished.set()
-                return
-            # Full jitter: what failed together must not come back together.
-            await asyncio.sleep(random.uniform(0, min(_BACKOFF_MAX_S, _BACKOFF_S * 2**rollout.attempt)))
-            rollout.attempt += 1
-            rollout.state, rollout.result = State.QUEUED, Result()
-            self._enter(rollout, State.QUEUED)
+                if rollout.last:
+                    rollout.finished.set()
+                    return
+                # Full jitter: what failed together must not come back together.
+                tried = rollout.attempt - rollout.first_attempt
+                await asyncio.sleep(random.uniform(0, min(_BACKOFF_MAX_S, _BACKOFF_S * 2**tried)))
+                rollout.attempt += 1
+                rollout.state, rollout.result = State.QUEUED, Result()
+                self._enter(rollout, State.QUEUED)
+        except asyncio.CancelledError:
+            self._finish(rollout, State.CANCELLED, "cancelled")
+            raise
 
     async def _attempt(self, rollout: Rollout) -> None:
         """One attempt, to its terminal state."""
@@ -240,7 +282,8 @@ class Orchestrator:
             if result.error_class is ErrorClass.BUG:
                 self._note_bug(rollout, error)
             rollout.duration_s = loop.time() - started_s
-            no_more = rollout.attempt >= self.config.run.retries or self.policy_died.is_set()
+            tried = rollout.attempt - rollout.first_attempt
+            no_more = tried >= self.config.run.retries or self.policy_died.is_set()
             rollout.last = no_more or result.error_class not in RETRIED
             self._enter(rollout, State.ERROR, str(error) or type(error).__name__)
             return
@@ -296,6 +339,7 @@ class Orchestrator:
             self.recorder = RecorderProcess(self._recorder_settings, self.run_dir / "logs" / "recorder.log")
             ready = await self.recorder.start()
             self.runtime.reach(ready.proxy_port, ready.site_port)
+            await self._tell_policy(self.recorder)
             return self.recorder
 
     def _enter(self, rollout: Rollout, state: State, detail: str = "") -> None:
@@ -313,12 +357,17 @@ class Orchestrator:
                 "sample": spec.sample,
                 "seed": spec.seed,
                 "runtime": self.runtime.name,
+                "purpose": spec.purpose,
+                "step": spec.step,
+                "group_id": spec.group,
+                "key": spec.key,
             }
         if is_terminal(state):
             known |= {
                 "error_class": result.error_class,
                 "exit_code": result.exit.code if result.exit is not None else None,
                 "duration_s": rollout.duration_s,
+                "invalid_calls": result.sealed.invalid_calls if result.sealed is not None else None,
             }
         detail = detail[:_DETAIL_CHARS].encode(errors="replace").decode()  # it may hold names that are not text
         self.journal.append(
@@ -337,6 +386,12 @@ class Orchestrator:
 
     async def _close(self, error: BaseException | None) -> None:
         """Everything dead, then the end of the run in the journal."""
+        try:
+            await self._end(error)
+        finally:
+            self._lock.drop()
+
+    async def _end(self, error: BaseException | None) -> None:
         for worker in self._workers:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)

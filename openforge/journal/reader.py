@@ -9,11 +9,11 @@ import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from openforge.journal.encode import decode
 from openforge.journal.records import JournalError
-from openforge.journal.segments import Segment, all_segments, recorders, segments
+from openforge.journal.segments import Segment, all_segments, journal_dir, recorders, segment_name, segments
 
 _CHUNK = 1 << 20
 _HEAD = 256  # the header up to `kind` is shorter: v, recorder_id, seq, ts
@@ -25,6 +25,15 @@ class ReadStats:
 
     torn: int = 0  # last lines without an end
     damaged: int = 0  # whole lines that are not records
+
+
+class Place(NamedTuple):
+    """Where a record stands; sealing and compaction do not move it."""
+
+    recorder_id: str
+    first_seq: int  # of its segment
+    offset: int
+    size_bytes: int
 
 
 def read_records(
@@ -51,21 +60,27 @@ class Tail:
     """New records since the last `poll`, by file offset: nothing is read twice but a line that had no end yet."""
 
     def __init__(self, run_dir: Path, kinds: Collection[str] | None = None) -> None:
+        self.more = False  # the last `poll` left something unread
         self.stats = ReadStats()  # `torn` stays 0: a line without an end may still get one
         self._run_dir = run_dir
         self._tags = _tags(kinds)
         self._at: dict[str, tuple[int, int]] = {}  # recorder_id -> (first_seq of its segment, offset in it)
 
     def poll(self, max_bytes: int = 64 << 20) -> list[dict[str, Any]]:
-        """What came since the last call; about `max_bytes` of it at most, so call again until it is empty."""
-        records: list[dict[str, Any]] = []
+        """What came since the last call; about `max_bytes` of it at most, so call again while there is `more`."""
+        return [record for _, record in self.poll_places(max_bytes)]
+
+    def poll_places(self, max_bytes: int = 64 << 20) -> list[tuple[Place, dict[str, Any]]]:
+        """As `poll`, each record with where it stands, for `read_place` to find it again."""
+        found: list[tuple[Place, dict[str, Any]]] = []
+        self.more = False
         for recorder_id in recorders(self._run_dir):
             for segment in segments(self._run_dir, recorder_id):
                 first_seq, offset = self._at.get(recorder_id, (-1, 0))
                 if segment.first_seq < first_seq:
                     continue
                 offset = offset if segment.first_seq == first_seq else 0
-                data, more = _read_lines(segment, offset, max_bytes)
+                data, self.more = _read_lines(segment, offset, max_bytes)
                 max_bytes -= len(data)
                 self._at[recorder_id] = (segment.first_seq, offset + len(data))
                 for line in data.split(b"\n")[:-1]:
@@ -74,10 +89,25 @@ class Tail:
                         if record is None:
                             self.stats.damaged += 1
                         else:
-                            records.append(record)
-                if more or max_bytes <= 0:
-                    return records
-        return records
+                            found.append((Place(recorder_id, segment.first_seq, offset, len(line)), record))
+                    offset += len(line) + 1
+                if self.more or max_bytes <= 0:
+                    self.more = True
+                    return found
+        return found
+
+
+def read_place(run_dir: Path, place: Place) -> dict[str, Any]:
+    """The record that stands there. Raises JournalError when it does not any more."""
+    path = journal_dir(run_dir) / place.recorder_id / segment_name(place.first_seq)
+    fd = _open(Segment(place.recorder_id, place.first_seq, path))
+    try:
+        record = decode(os.pread(fd, place.size_bytes, place.offset))
+    finally:
+        os.close(fd)
+    if record is None:
+        raise JournalError(f"{path} has changed: no record at byte {place.offset}", hint="segments are never edited")
+    return record
 
 
 def _tags(kinds: Collection[str] | None) -> tuple[bytes, ...] | None:

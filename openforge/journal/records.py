@@ -86,6 +86,7 @@ KINDS: dict[str, tuple[Column, ...]] = {
         _col("samples", _I),
         _col("policy", Type.JSON),
         _col("version", _T, "of OpenForge"),
+        _col("incarnation?", _I, "0 at first, 1 more each time that an orchestrator takes the run up again"),
     ),
     "run.end": (_col("state", _T, "done, failed, error or cancelled"), _col("reason?", _T)),
     "blob": (
@@ -106,6 +107,11 @@ KINDS: dict[str, tuple[Column, ...]] = {
         _col("exit_code?", _I),
         _col("runtime?", _T),
         _col("duration_s?", _F),
+        _col("purpose?", _T, "train or eval; this and the next three when it was asked for (queued)"),
+        _col("step?", _I, "of the training that asked for it"),
+        _col("group_id?", _T),
+        _col("key?", _T, "the asker's own name for it: asked again, it is the same rollout"),
+        _col("invalid_calls?", _I, "tool calls that no harness could have run (at the end)"),
     ),
     "call.open": (
         _col("call_id", _T),
@@ -173,7 +179,25 @@ KINDS: dict[str, tuple[Column, ...]] = {
         _col("reason", _T),
     ),
     "sample.refused": (_col("call_ids", Type.TEXTS), _col("reason", _T)),
-    "metric": (_col("step", _I), _col("name", _T), _col("value", _F)),
+    "metric": (
+        _col("step", _I),
+        _col("name", _T),
+        _col("value", _F),
+        _col("incarnation?", _I, "of the trainer, when one was at work"),
+    ),
+    "train.start": (
+        _col("from_step", _I, "the checkpoint it begins with; what an earlier incarnation did after it is void"),
+        _col("incarnation", _I, "0 for a run's first trainer"),
+        _col("pid?", _I),
+    ),
+    "train.step": (
+        _col("step", _I),
+        _col("incarnation", _I),
+        _col("weight_version", _T, "of the weights that this update made"),
+        _col("rollouts", Type.TEXTS, "the rollouts that it learned from"),
+        _col("samples", _I),
+        _col("staleness_max?", _I, "weight versions between a sample's oldest token and the update"),
+    ),
     "harness.fingerprint": (_col("harness", _T), _col("version?", _T), _col("fingerprint", Type.JSON)),
     "vocab": (_col("hash", _T, "names <store>/vocab/<hash>.jsonl"),),
 }

@@ -13,7 +13,7 @@ from desk import Desk
 from model_server import ModelServer
 
 from cluster.attempt import AttemptError, RolloutSpec, judge
-from cluster.orchestrator import Rollout
+from cluster.rollout import Rollout
 from cluster.recorder_process import SealSummary
 from cluster.runtimes.base import Exit
 from cluster.states import ErrorClass

@@ -11,7 +11,8 @@ import pytest
 from desk import Desk
 from model_server import ModelServer
 
-from cluster.orchestrator import Orchestrator, Rollout
+from cluster.orchestrator import Orchestrator
+from cluster.rollout import Rollout
 from cluster.runtimes.folders import remove_tree
 from cluster.runtimes.process import ProcessRuntime
 from openforge.harness import load_harness

@@ -1,0 +1,34 @@
+"""One orchestrator a run: a lock on a file in the run's folder, which ends with the process that holds it."""
+
+import fcntl
+import os
+from pathlib import Path
+
+from openforge.errors import UsageError
+
+FILE_NAME = "orchestrator.lock"
+
+
+class RunLock:
+    """Held from `take` to `drop`."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir, self._fd = run_dir, -1
+
+    def take(self) -> None:
+        """Raises UsageError when another orchestrator has the run."""
+        fd = os.open(self._run_dir / FILE_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(fd)
+            raise UsageError(
+                f"run {self._run_dir.name} is going on: another orchestrator has it",
+                hint="wait for its end, or interrupt it",
+            ) from error
+        self._fd = fd
+
+    def drop(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -10,6 +10,7 @@ from openforge.task import Task, load_tasks
 from trainer import smollm2
 from trainer.starter.recipe import Recipe, recipe_hash
 
+ORIGIN = "openforge.json"  # in a policy's folder: what it was made from
 BUILTIN = {
     "starter": "a tiny model that knows the desk tasks by heart; made here in minutes",
     "smollm2": "SmolLM2-135M-Instruct; real language, no tool calls worth the name",
@@ -32,12 +33,29 @@ def starter_place(recipe: Recipe) -> Path:
 
 
 def place(name: str) -> Path:
-    """Where the folder of a policy is or will be: a built-in name's in the cache, anything else is a path."""
+    """Where the folder of a policy is or will be: a built-in name's in the cache, anything else is a path, or the name
+    of one that was made here."""
     if name == "starter":
         return starter_place(Recipe())
     if name == "smollm2":
         return policies_dir() / smollm2.FOLDER
-    return Path(name).expanduser().resolve()
+    folder = Path(name).expanduser().resolve()
+    return policies_dir() / name if name in made() and not folder.is_dir() else folder
+
+
+def made() -> dict[str, Path]:
+    """Policies that were trained here and kept by name: name to folder."""
+    return {path.parent.name: path.parent for path in sorted(policies_dir().glob(f"*/{ORIGIN}"))}
+
+
+def new_place(name: str) -> Path:
+    """Where a trained policy will be: a plain name's in the cache, anything else is a path. UsageError when it is
+    there already."""
+    plain = Path(name).name == name and not name.startswith((".", "~"))
+    folder = policies_dir() / name if plain else Path(name).expanduser().resolve()
+    if name in BUILTIN or folder.exists():
+        raise UsageError(f"there is a policy {name!r} already ({place(name)})", hint="choose another name")
+    return folder
 
 
 def find(name: str) -> str | None:

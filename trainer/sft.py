@@ -1,7 +1,8 @@
 """Supervised fine-tuning with veRL's own SFT trainer: one function, from rows of recorded ids to a model folder.
 
 The trainer runs as a process of its own, on the CPU platform of `trainer.verl_plugins`. Rows are taken as
-they are: ids and masks, nothing is rendered again, and a row that is too long is an error.
+they are: ids and masks, nothing is rendered again, and a row that is too long is an error. Any causal model in Hugging
+Face's layout goes in, and the same layout comes out with the tokenizer it had.
 """
 
 import math
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import orjson
 import pyarrow.parquet as pq
@@ -35,7 +36,12 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class SftSettings:
-    """What is taught how long; `lr` is for MuonAdamW, warmed up and then lowered along a cosine to a twentieth."""
+    """What is taught how long; `lr` is warmed up and then lowered along a cosine to a twentieth.
+
+    A step takes `batch_rows` rows, `micro_rows` of them (which must divide it) at a time. `muon` learns a small model
+    from nothing in a quarter of AdamW's steps. `recompute` saves memory: activations are made again for the backward
+    pass.
+    """
 
     steps: int = 300
     batch_rows: int = 8
@@ -44,6 +50,8 @@ class SftSettings:
     warmup_steps: int = 20
     max_length: int = 1024
     threads: int = 2
+    optimizer: Literal["muon", "adamw"] = "muon"
+    recompute: bool = False
 
 
 def run_sft(
@@ -89,6 +97,7 @@ def run_sft(
         if len(steps) != settings.steps or not result.is_dir():
             raise InfraError(f"the trainer ended after {len(steps)} of {settings.steps} steps without saving a model")
         _keep_dtype(model, result)
+        _keep_tokenizer(model, result)
         shutil.move(result, dest)
     return steps
 
@@ -97,8 +106,18 @@ def _keep_dtype(model: Path, result: Path) -> None:
     """veRL writes float32 weights beside a config that calls them bfloat16; what the model was before holds."""
     before = orjson.loads((model / "config.json").read_bytes())
     after = orjson.loads((result / "config.json").read_bytes())
-    after["dtype"] = before["dtype"]
+    after["dtype"] = before.get("dtype") or before.get("torch_dtype") or "float32"
     (result / "config.json").write_bytes(orjson.dumps(after, option=orjson.OPT_INDENT_2))
+
+
+_UNTAUGHT = ("tokenizer*", "chat_template*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt")
+
+
+def _keep_tokenizer(model: Path, result: Path) -> None:
+    """What teaching does not change is copied, not written anew: its hash still tells which rows are in its ids."""
+    for pattern in (*_UNTAUGHT, "generation_config.json"):
+        for file in filter(Path.is_file, model.glob(pattern)):
+            shutil.copyfile(file, result / file.name)
 
 
 # What torchrun would set for one process: without it a failure shows its own traceback, not torchrun's.
@@ -123,9 +142,15 @@ def _environment(threads: int) -> dict[str, str]:
     }
 
 
+_OPTIMIZERS = {
+    "muon": {"optimizer_impl": "trainer.verl_plugins.muon", "optimizer": "MuonAdamW", "betas": "[0.9,0.98]"},
+    "adamw": {"optimizer_impl": "torch.optim", "optimizer": "AdamW", "betas": "[0.9,0.999]"},
+}
+
+
 def _overrides(rows: Path, model: Path, work: Path, row_count: int, settings: SftSettings) -> list[str]:
     epochs = math.ceil(settings.steps / (row_count // settings.batch_rows))
-    values = {
+    values: dict[str, Any] = {
         "data.train_files": rows.resolve(),
         "data.custom_cls.path": _ROOT / "trainer" / "verl_plugins" / "ids_dataset.py",
         "data.custom_cls.name": "IdsDataset",
@@ -138,14 +163,12 @@ def _overrides(rows: Path, model: Path, work: Path, row_count: int, settings: Sf
         "model.path": model.resolve(),
         "model.use_remove_padding": False,
         "+model.override_config.attn_implementation": "sdpa",
-        "model.enable_gradient_checkpointing": False,
+        "model.enable_gradient_checkpointing": settings.recompute,
         "engine.strategy": "fsdp2",
         "engine.model_dtype": "fp32",
         "+engine.mixed_precision": "{param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}",
         "engine.use_torch_compile": False,
-        "optim.optimizer_impl": "trainer.verl_plugins.muon",
-        "optim.optimizer": "MuonAdamW",
-        "optim.betas": "[0.9,0.98]",
+        **{f"optim.{key}": value for key, value in _OPTIMIZERS[settings.optimizer].items()},
         "optim.lr": settings.lr,
         "optim.lr_warmup_steps": settings.warmup_steps,
         "optim.lr_scheduler_type": "cosine",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from openforge.errors import UsageError
@@ -76,6 +77,21 @@ def export(
         return with_views(store_root, lambda con: _parquet_file(con, (views or ["samples"])[0], dest), runs=runs)
     write = {"parquet": _parquet_folder, "duckdb": _duckdb_file, "jsonl": _json_lines}[fmt]
     return with_views(store_root, lambda con: write(con, names, dest), runs=runs)
+
+
+def export_rows(store_root: Path, runs: Sequence[str], keys: Sequence[tuple[str, str]], dest: Path) -> int:
+    """Write the training rows of `keys` (rollout id, sample id) to the Parquet file `dest`, in the columns of `sft`.
+
+    Returns how many there were. Raises InfraError when the files keep changing.
+    """
+    chosen = pa.table({"rollout_id": [key[0] for key in keys], "sample_id": [key[1] for key in keys]})
+    sql = f"SELECT {_SFT} FROM samples SEMI JOIN chosen USING (rollout_id, sample_id) ORDER BY rollout_id, sample_id"
+
+    def write(con: duckdb.DuckDBPyConnection) -> int:
+        con.register("chosen", chosen)
+        return _copy(con, sql, dest, "FORMAT parquet, COMPRESSION zstd")
+
+    return with_views(store_root, write, runs=runs)
 
 
 def _parquet_folder(con: duckdb.DuckDBPyConnection, names: Sequence[str], dest: Path) -> Exported:

@@ -25,12 +25,16 @@ def register(app: typer.Typer) -> None:
 
 
 def list_policies() -> None:
-    """Print the policies that come with the project and where they are."""
+    """Print the policies that come with the project, those that were trained here, and where they are."""
     from openforge_tui import policies
 
     rows = [
         {"policy": name, "made": policies.find(name) is not None, "what": what, "folder": str(policies.place(name))}
         for name, what in policies.BUILTIN.items()
+    ]
+    rows += [
+        {"policy": name, "made": True, "what": "trained here", "folder": str(folder)}
+        for name, folder in policies.made().items()
     ]
     output.emit(rows)
 

@@ -19,6 +19,8 @@ from trainer.starter.cut import FIRST_MERGES
 from trainer.starter.model import Shape
 
 VERSION = 1
+# Settings that came after the first starters were made: at their defaults they change nothing, so they are not hashed.
+_LATER = ("optimizer", "recompute")
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,14 @@ class Recipe:
 
     def describe(self, tasks: Sequence[Task], harnesses: Sequence[HarnessManifest]) -> dict[str, Any]:
         """Every input, in an order that does not depend on how they were found."""
+        recipe = asdict(self)
+        for name in _LATER:
+            if recipe["sft"][name] == getattr(SftSettings, name):
+                del recipe["sft"][name]
         return {
             "version": VERSION,
             "tokenizer": PACKAGE,
-            "recipe": asdict(self),
+            "recipe": recipe,
             "tasks": {task.ref: task.content_hash() for task in sorted(tasks, key=lambda task: task.ref)},
             "harnesses": {
                 harness.name: {"version": harness.version, "hash": harness.content_hash()}

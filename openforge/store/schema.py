@@ -94,16 +94,20 @@ _ROLLOUT = f"""{_ATTEMPT}
     prompt_tokens BIGINT
     completion_tokens BIGINT
     samples BIGINT  training rows
+    purpose VARCHAR  train or eval, when it was asked for so
+    step BIGINT  of the training that asked for it
+    group_id VARCHAR  what its reward is compared within
+    invalid_calls BIGINT  tool calls that no harness could have run
 """
 
 VIEWS: tuple[View, ...] = (
     View(
         "runs",
-        "One row a run.",
+        "One row a run, as the last orchestrator that took it up left it.",
         _cols("""
             run_id VARCHAR
             created_at TIMESTAMP
-            state VARCHAR  running, done, failed, error, cancelled; interrupted = its writer died without an end
+            state VARCHAR  running, done, failed, error, cancelled; interrupted = its orchestrator died without an end
             ended_at TIMESTAMP
             reason VARCHAR
             config JSON  as it was in force, secrets hidden
@@ -240,12 +244,25 @@ VIEWS: tuple[View, ...] = (
     ),
     View(
         "metrics",
-        "Numbers over steps.",
+        "Numbers over steps, one row a step and name. Not those of steps that a restarted trainer went back behind.",
         _cols("""
             run_id VARCHAR
             step BIGINT
             name VARCHAR
             value DOUBLE
+            ts TIMESTAMP
+            incarnation BIGINT  of the trainer, when one was at work; 0 is a run's first
+        """),
+    ),
+    View(
+        "trained",
+        "One row a training step and rollout that it learned from, of the steps that the weights come from: those that"
+        " a restarted trainer went back behind are left out.",
+        _cols("""
+            run_id VARCHAR
+            step BIGINT
+            rollout_id VARCHAR
+            weight_version VARCHAR  of the weights that the step made
             ts TIMESTAMP
         """),
     ),

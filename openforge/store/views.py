@@ -8,24 +8,27 @@ from openforge.store.schema import VIEWS, View
 
 _KEY = "run_id, rollout_id, attempt"
 
-# The states of one attempt only ever move forward, so the furthest one is the latest, whoever wrote it.
+# The states of one attempt only ever move forward, so the furthest one is the latest; its writer is the orchestrator
+# that had the attempt, and when that is dead the attempt is lost, whoever has taken the run up since.
 _ATTEMPTS = f"""
     WITH ranked AS (
         SELECT *, CASE state WHEN 'queued' THEN 0 WHEN 'starting' THEN 1 WHEN 'running' THEN 2 WHEN 'grading' THEN 3
-                  ELSE 4 END AS step
+                  ELSE 4 END AS reach
         FROM raw.rollout_state)
     SELECT {_KEY}, any_value(task) AS task, any_value(harness) AS harness,
         any_value(harness_version) AS harness_version, any_value(harness_hash) AS harness_hash,
         any_value(sample) AS sample, any_value(seed) AS seed, any_value(runtime) AS runtime,
-        arg_max(state, (step, seq)) AS reached, max(step) = 4 AS ended,
-        arg_max(error_class, (step, seq)) AS error_class, arg_max(detail, (step, seq)) AS detail,
-        arg_max(exit_code, (step, seq)) AS exit_code, arg_max(duration_s, (step, seq)) AS duration_s,
-        min(ts) FILTER (step = 0) AS queued_ts, min(ts) FILTER (step IN (1, 2)) AS started_ts,
-        max(ts) FILTER (step = 4) AS ended_ts
+        any_value(purpose) AS purpose, any_value(step) AS step, any_value(group_id) AS group_id,
+        arg_max(state, (reach, seq)) AS reached, max(reach) = 4 AS ended,
+        arg_max(recorder_id, (reach, seq)) AS recorder_id,
+        arg_max(error_class, (reach, seq)) AS error_class, arg_max(detail, (reach, seq)) AS detail,
+        arg_max(exit_code, (reach, seq)) AS exit_code, arg_max(duration_s, (reach, seq)) AS duration_s,
+        arg_max(invalid_calls, (reach, seq)) AS invalid_calls,
+        min(ts) FILTER (reach = 0) AS queued_ts, min(ts) FILTER (reach IN (1, 2)) AS started_ts,
+        max(ts) FILTER (reach = 4) AS ended_ts
     FROM ranked GROUP BY ALL"""
 
-_LIVE_RUNS = """
-    (SELECT run_id, true AS live FROM raw._live SEMI JOIN raw.run_start USING (run_id, recorder_id) GROUP BY ALL)"""
+_LIVE = "(SELECT run_id, recorder_id, true AS live FROM raw._live)"
 
 
 def _rollouts(attempts: str) -> str:
@@ -34,7 +37,7 @@ def _rollouts(attempts: str) -> str:
         coalesce(calls, 0) AS calls, prompt_tokens, completion_tokens, coalesce(samples, 0) AS samples,
         {_time("queued_ts")} AS queued_at, {_time("started_ts")} AS started_at, {_time("ended_ts")} AS ended_at
     FROM ({attempts}) a
-    LEFT JOIN {_LIVE_RUNS} USING (run_id)
+    LEFT JOIN {_LIVE} USING (run_id, recorder_id)
     LEFT JOIN (SELECT {_KEY}, arg_max(reward, seq) AS reward FROM raw.grade GROUP BY ALL) USING ({_KEY})
     LEFT JOIN (
         SELECT {_KEY}, count(*) AS calls, sum(coalesce(prompt_tokens, prompt_len)) AS prompt_tokens,
@@ -131,14 +134,33 @@ _SAMPLES = f"""
     LEFT JOIN (SELECT {_KEY}, arg_max(reward, seq) AS reward FROM raw.grade GROUP BY ALL) USING ({_KEY})
     WHERE attempt IS NOT DISTINCT FROM coalesce(latest, attempt)"""
 
+# Several orchestrators may have had a run, one after the other: the last one says how it stands.
+_RUNS = f"""
+    SELECT s.* EXCLUDE (ts), {_time("first_ts")} AS created_at, {_time("ended_ts")} AS ended_at, reason,
+        coalesce(e.state, CASE WHEN live THEN 'running' ELSE 'interrupted' END) AS state
+    FROM (SELECT *, min(ts) OVER (PARTITION BY run_id) AS first_ts FROM raw.run_start
+          QUALIFY row_number() OVER (PARTITION BY run_id ORDER BY coalesce(incarnation, 0) DESC, ts DESC) = 1) s
+    LEFT JOIN (SELECT run_id, recorder_id, arg_max(state, seq) AS state, arg_max(reason, seq) AS reason,
+                   max(ts) AS ended_ts FROM raw.run_end GROUP BY ALL) e USING (run_id, recorder_id)
+    LEFT JOIN {_LIVE} USING (run_id, recorder_id)"""
+
+
+def _of_the_lineage(table: str, *names: str) -> str:
+    """What a trainer told of a step, without the steps that a later start of it went back behind; told several times
+    (for the same run, step and `names`), the last time counts: of the trainers, of the orchestrators, of the records.
+    """
+    return f"""
+    SELECT t.* FROM {table} t
+    LEFT JOIN (SELECT run_id, recorder_id, max(incarnation) AS life FROM raw.run_start GROUP BY ALL)
+        USING (run_id, recorder_id)
+    WHERE NOT EXISTS (FROM raw.train_start s
+        WHERE s.run_id = t.run_id AND s.incarnation > t.incarnation AND s.from_step < t.step)
+    QUALIFY row_number() OVER (PARTITION BY {", ".join(("run_id", "step", *names))}
+        ORDER BY incarnation DESC NULLS LAST, life DESC NULLS LAST, seq DESC) = 1"""
+
+
 _SQL = {
-    "runs": f"""
-        SELECT s.*, {_time("ts")} AS created_at, ended_at, reason,
-            coalesce(e.state, CASE WHEN live THEN 'running' ELSE 'interrupted' END) AS state
-        FROM raw.run_start s
-        LEFT JOIN (SELECT run_id, arg_max(state, ts) AS state, arg_max(reason, ts) AS reason,
-                       {_time("max(ts)")} AS ended_at FROM raw.run_end GROUP BY ALL) e USING (run_id)
-        LEFT JOIN {_LIVE_RUNS} USING (run_id)""",
+    "runs": _RUNS,
     "rollouts": _rollouts(f"FROM raw._attempts {_LATEST}"),
     "attempts": _rollouts("FROM raw._attempts"),
     "calls": _CALLS,
@@ -150,7 +172,9 @@ _SQL = {
         UNION ALL SELECT {_KEY}, ts, 'sample', reason, NULL, call_ids FROM raw.sample_refused""",
     "grades": "FROM raw.grade",
     "egress": "FROM raw.egress",
-    "metrics": "FROM raw.metric",
+    "metrics": _of_the_lineage("raw.metric", "name"),
+    "trained": f"""SELECT run_id, step, unnest(rollouts) AS rollout_id, weight_version, ts
+        FROM ({_of_the_lineage("raw.train_step")})""",
     "tasks": f"""
         SELECT run_id, task, count(*) AS rollouts, count(reward) AS graded, count(*) FILTER (state = 'error') AS errors,
             avg(reward) AS reward

@@ -19,9 +19,11 @@ from typing import Any, Self
 import openforge
 from cluster.attempt import Attempt, AttemptError, Result, RolloutSpec
 from cluster.install import Installed, install
+from cluster.live_recorder import LiveRecorder
 from cluster.queue import FairQueue
 from cluster.recorder_process import RecorderError, RecorderProcess
 from cluster.rollout import Rollout as Rollout  # what `submit` and `run_all` hand out
+from cluster.rollout import journal_columns
 from cluster.roster import Roster
 from cluster.run_index import RunIndex
 from cluster.run_lock import RunLock
@@ -35,7 +37,6 @@ from openforge.ids import RolloutId, RunId, new_recorder_id
 from openforge.journal.records import JournalError
 from openforge.journal.writer import JournalWriter
 
-_RECORDER_STARTS = 4
 _BACKOFF_S = 1.0
 _BACKOFF_MAX_S = 20.0
 _DETAIL_CHARS = 2000
@@ -67,17 +68,18 @@ class Orchestrator:
         self.index = RunIndex(run_dir)
         self.policies: dict[str, dict[str, Any]] = {"default": dict(policy or {})}
         self.policy_died = policy_died or asyncio.Event()
-        self._recorder_settings = recorder_settings
         self._on_event, self._say = on_event, say
         self._queue: FairQueue[Rollout] = FairQueue()
         self._running: dict[RolloutId, asyncio.Task[None]] = {}
         self._workers: list[asyncio.Task[None]] = []
         self._installed: dict[str, Installed] = {}
-        self.recorder: RecorderProcess | None = None
-        self._recorder_starts = 0
-        self._recorder_lock = asyncio.Lock()
         self._install_lock = asyncio.Lock()
-        self._live_policy: tuple[tuple[str, ...], str, str] | None = None  # addresses, token, weight version
+        self._recorder = LiveRecorder(
+            recorder_settings,
+            run_dir / "logs" / "recorder.log",
+            lambda ready: runtime.reach(ready.proxy_port, ready.site_port),
+            say,
+        )
         self._lock = RunLock(run_dir)
         self.journal: JournalWriter
         self.training: Training
@@ -93,7 +95,7 @@ class Orchestrator:
             raise
         try:
             await self.runtime.start()
-            await self._live_recorder()
+            await self._recorder.get()
         except BaseException as error:
             await self._close(error)
             raise
@@ -122,6 +124,10 @@ class Orchestrator:
         """Those that this orchestrator has been asked for."""
         return self.roster.live
 
+    @property
+    def recorder(self) -> RecorderProcess | None:
+        return self._recorder.process
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -143,15 +149,22 @@ class Orchestrator:
             for rollout in rollouts:
                 await rollout.finished.wait()
 
-        finished = asyncio.create_task(all_finished())
+        finished, watching = asyncio.create_task(all_finished()), asyncio.create_task(self.watch())
         try:
-            await asyncio.wait({finished, *self._workers}, return_when=asyncio.FIRST_COMPLETED)
-            for worker in self._workers:
-                if worker.done():
-                    worker.result()
+            await asyncio.wait({finished, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                watching.result()
         finally:
             finished.cancel()
+            watching.cancel()
         return rollouts
+
+    async def watch(self) -> None:
+        """Wait for what stops the orchestrator itself, such as a journal that broke, and raise it."""
+        await asyncio.wait(self._workers, return_when=asyncio.FIRST_COMPLETED)
+        for worker in self._workers:
+            if worker.done():
+                worker.result()
 
     async def cancel(self, name: RolloutId) -> Rollout:
         """End a rollout; returns when nothing of it runs any more. One that has ended already stays as it is."""
@@ -186,32 +199,18 @@ class Orchestrator:
         return self.training.started(from_step, pid)
 
     async def set_policy(self, name: str, addresses: Sequence[str], token: str, weight_version: str) -> None:
-        """Where a policy answers from now on. `default` is what the recorder asks; it is told, and again when it was
-        started again. RecorderError when it refuses."""
+        """Where a policy answers from now on; the recorder asks `default`. RecorderError when it refuses."""
         self.policies[name] = {"addresses": list(addresses), "weight_version": weight_version}
-        if name != "default":
-            return
-        self._live_policy = (tuple(addresses), token, weight_version)
-        async with self._recorder_lock:
-            if self.recorder is not None and not self.recorder.died.is_set():
-                await self._tell_policy(self.recorder)
-
-    async def _tell_policy(self, recorder: RecorderProcess) -> None:
-        if self._live_policy is not None:
-            addresses, token, weight_version = self._live_policy
-            await recorder.set_policy(addresses, token, weight_version)
+        if name == "default":
+            await self._recorder.set_policy(addresses, token, weight_version)
 
     async def status(self) -> dict[str, Any]:
         """What goes on now: rollouts by state, model calls in flight, starts of the recorder."""
-        calls: list[dict[str, Any]] = []
-        if self.recorder is not None:
-            with suppress(RecorderError):  # between two recorders there are no calls
-                calls = (await self.recorder.status()).get("calls", [])
         return {
             "run_id": self.run_id,
             "rollouts": dict(Counter(str(rollout.state) for rollout in self.rollouts.values())),
-            "calls": calls,
-            "recorder_starts": self._recorder_starts,
+            "calls": await self._recorder.calls(),
+            "recorder_starts": self._recorder.starts,
             "isolation": self.runtime.enforced.isolation,
             "policies": self.policies,
             "trainer": asdict(self.training.trainer) if self.training.trainer is not None else None,
@@ -261,7 +260,7 @@ class Orchestrator:
             if self.policy_died.is_set():
                 raise AttemptError(ErrorClass.POLICY, "the policy server has died", hint="openforge logs --policy")
             installed = await self._install(rollout.spec)
-            recorder = await self._live_recorder()
+            recorder = await self._recorder.get()
             attempt = Attempt(
                 config=self.config,
                 runtime=self.runtime,
@@ -323,52 +322,11 @@ class Orchestrator:
                     raise AttemptError(ErrorClass.SANDBOX, error.summary, hint=error.hint) from error
         return self._installed[name]
 
-    async def _live_recorder(self) -> RecorderProcess:
-        """The recorder, started again when it has died. RecorderError after too many deaths."""
-        async with self._recorder_lock:
-            if self.recorder is not None and not self.recorder.died.is_set():
-                return self.recorder
-            if self._recorder_starts >= _RECORDER_STARTS:
-                raise RecorderError(
-                    f"the recorder died {self._recorder_starts} times", hint="openforge logs --recorder"
-                )
-            if self.recorder is not None:
-                self._say("the recorder died; starting it again")
-                await self.recorder.stop()
-            self._recorder_starts += 1
-            self.recorder = RecorderProcess(self._recorder_settings, self.run_dir / "logs" / "recorder.log")
-            ready = await self.recorder.start()
-            self.runtime.reach(ready.proxy_port, ready.site_port)
-            await self._tell_policy(self.recorder)
-            return self.recorder
-
     def _enter(self, rollout: Rollout, state: State, detail: str = "") -> None:
         """Change the state, journal it, tell whoever watches. A move that is not allowed raises and changes nothing."""
         if state is not State.QUEUED:
             check_move(rollout.state, state)
-        spec, result = rollout.spec, rollout.result
-        known: dict[str, Any] = {}
-        if state is State.QUEUED:
-            known = {
-                "task": spec.task.ref,
-                "harness": spec.harness.name,
-                "harness_version": spec.harness.version,
-                "harness_hash": spec.harness.content_hash(),
-                "sample": spec.sample,
-                "seed": spec.seed,
-                "runtime": self.runtime.name,
-                "purpose": spec.purpose,
-                "step": spec.step,
-                "group_id": spec.group,
-                "key": spec.key,
-            }
-        if is_terminal(state):
-            known |= {
-                "error_class": result.error_class,
-                "exit_code": result.exit.code if result.exit is not None else None,
-                "duration_s": rollout.duration_s,
-                "invalid_calls": result.sealed.invalid_calls if result.sealed is not None else None,
-            }
+        known = journal_columns(rollout, state, self.runtime.name)
         detail = detail[:_DETAIL_CHARS].encode(errors="replace").decode()  # it may hold names that are not text
         self.journal.append(
             "rollout.state", rollout_id=rollout.id, attempt=rollout.attempt, state=state, detail=detail or None, **known
@@ -398,8 +356,7 @@ class Orchestrator:
         for rollout in self.rollouts.values():
             if not rollout.finished.is_set():
                 self._finish(rollout, State.CANCELLED, "the run ended before it started")
-        if self.recorder is not None:
-            await self.recorder.stop()
+        await self._recorder.stop()
         await self.runtime.close()
         state, reason = self._end_state(error)
         try:

@@ -5,9 +5,10 @@ An `Account` is the same whether the rollout lives in memory or an earlier orche
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any
 
 from cluster.attempt import Result, RolloutSpec
-from cluster.states import State
+from cluster.states import State, is_terminal
 from openforge.ids import RolloutId
 
 LOST = "lost"  # unfinished when its orchestrator died
@@ -105,3 +106,31 @@ def account_of(rollout: Rollout) -> Account:
         completion_tokens=sealed.completion_tokens if sealed is not None else None,
         invalid_calls=sealed.invalid_calls if sealed is not None else None,
     )
+
+
+def journal_columns(rollout: Rollout, state: State, runtime: str) -> dict[str, Any]:
+    """What a rollout.state record says besides the state: what was asked for when it is queued, what came of it when it
+    has ended."""
+    spec, result = rollout.spec, rollout.result
+    if state is State.QUEUED:
+        return {
+            "task": spec.task.ref,
+            "harness": spec.harness.name,
+            "harness_version": spec.harness.version,
+            "harness_hash": spec.harness.content_hash(),
+            "sample": spec.sample,
+            "seed": spec.seed,
+            "runtime": runtime,
+            "purpose": spec.purpose,
+            "step": spec.step,
+            "group_id": spec.group,
+            "key": spec.key,
+        }
+    if not is_terminal(state):
+        return {}
+    return {
+        "error_class": result.error_class,
+        "exit_code": result.exit.code if result.exit is not None else None,
+        "duration_s": rollout.duration_s,
+        "invalid_calls": result.sealed.invalid_calls if result.sealed is not None else None,
+    }

@@ -19,6 +19,7 @@ from openforge.journal.reader import Place, Tail, read_place
 from openforge.journal.records import KINDS
 
 _KINDS = ("run.start", "train.start", "rollout.state", "grade", "sample")
+_CHUNK_BYTES = 4 << 20  # decoded, ids take many times their text
 _SAMPLE = tuple(column.name for column in KINDS["sample"])
 
 
@@ -39,7 +40,7 @@ class RunIndex:
         """Read what has come since the last time. Raises JournalError, OSError."""
         with self._lock:
             while True:
-                for place, record in self._tail.poll_places():
+                for place, record in self._tail.poll_places(_CHUNK_BYTES):
                     self._take(place, record)
                 if not self._tail.more:
                     return

@@ -13,8 +13,8 @@ from desk import Desk
 from model_server import ModelServer
 
 from cluster.attempt import AttemptError, RolloutSpec, judge
-from cluster.rollout import Rollout
 from cluster.recorder_process import SealSummary
+from cluster.rollout import Rollout
 from cluster.runtimes.base import Exit
 from cluster.states import ErrorClass
 from openforge.harness import load_harness

@@ -47,7 +47,9 @@ def evaluate(
     harness: Annotated[
         str | None, typer.Option("--harness", "--harnesses", help="Harnesses or their folders, with commas.")
     ] = None,
-    samples: Annotated[int | None, typer.Option(help="Rollouts for each task and harness (default: 8).")] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="Rollouts for each task and harness (default: trainer.eval_samples).")
+    ] = None,
     k: Annotated[str | None, typer.Option("-k", help="k of pass@k and pass^k, with commas (default: 1,4,8).")] = None,
     seed: Annotated[int | None, typer.Option(help="Start files of sample n come from 1000000 + seed + n.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Sampling temperature (default: that of training).")] = None,
@@ -158,7 +160,7 @@ def _show(done: list[Evaluated]) -> None:
     if (settings.current().output or "table") == "table":
         shown = [{**row, **{name: _short(row.get(name)) for name in ("success", *passes)}} for row in rows]
         headers = {name: name.replace("_at_", "@").replace("_hat_", "^") for name in passes}
-        columns = ["policy", "harness", "n", "success", "interval", *passes, "errors"]
+        columns = ["policy", "harness", "n", "errors", "success", "interval", *passes]
         output.emit(shown, columns, headers={"interval": "95 %", **headers})
     else:
         bounded = [f"{name}{end}" for name in passes for end in ("", "_low", "_high")]

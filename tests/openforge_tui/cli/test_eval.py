@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -37,18 +38,23 @@ def desk(tmp_path: Path, model: ModelServer) -> Desk:
     return Desk(tmp_path, model)
 
 
-async def evaluate(desk: Desk, *typed: str) -> tuple[int | None, str, str]:
-    """Exit code, stdout and stderr of `openforge eval` of the provider's model `m`, on two tasks."""
+async def start(desk: Desk, *typed: str) -> asyncio.subprocess.Process:
+    """`openforge eval` of the provider's model `m`, on two tasks."""
     tasks = f"{desk.task(name='one').root},{desk.task(name='two').root}"
     chosen = ("policy.engine=openai", "run.mode=record", f"policy.base_url={desk.model.url}", "policy.model=m")
     provider = [word for setting in (*chosen, "run.retries=0") for word in ("--set", setting)]
     argv = [sys.executable, "-P", "-m", "openforge_tui", "--project", str(desk.root), "--store", str(desk.store)]
-    process = await asyncio.create_subprocess_exec(
+    return await asyncio.create_subprocess_exec(
         *(*argv, "eval", "--tasks", tasks, *provider, *typed),
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
+
+
+async def evaluate(desk: Desk, *typed: str) -> tuple[int | None, str, str]:
+    """Exit code, stdout and stderr of the whole command."""
+    process = await start(desk, *typed)
     out, said = await asyncio.wait_for(process.communicate(), 120)
     return process.returncode, out.decode(), said.decode()
 
@@ -66,7 +72,7 @@ def solve(samples: dict[str, list[int]]) -> Any:
 
 async def test_a_row_a_harness_and_policy_with_intervals_and_the_numbers_in_the_store(desk: Desk) -> None:
     desk.model.commands = solve({"one": [0, 1], "two": [0]})
-    typed = ("--policy", "m1,m2", "--samples", "2", "-k", "1,2", "--seed", "5", "-o", "json")
+    typed = ("--policy", "m1,m2", "--samples", "2", "-k", "1,2", "--seed", "5", "--temperature", "0.5", "-o", "json")
     code, out, said = await evaluate(desk, *typed)
     assert code == 0, said
     rows = json.loads(out)
@@ -87,6 +93,8 @@ async def test_a_row_a_harness_and_policy_with_intervals_and_the_numbers_in_the_
     assert {(row["step"], row["value"]) for row in kept} == {(0, 0.5)}
     named = query(desk.store, "SELECT DISTINCT name FROM metrics")
     assert {"eval.success", "eval.success.react", "eval.success.low"} <= {row["name"] for row in named}
+    [told, _] = query(desk.store, "SELECT config::JSON->>'$.policy.sampling.temperature' AS temperature FROM runs")
+    assert told == {"temperature": "0.5"}
     seeds = query(desk.store, "SELECT DISTINCT seed FROM rollouts ORDER BY seed")
     assert [row["seed"] for row in seeds] == [1_000_005, 1_000_006]
 
@@ -96,8 +104,8 @@ async def test_the_table_is_short_and_other_formats_whole(desk: Desk) -> None:
     code, out, said = await evaluate(desk, "--samples", "1")
     assert code == 0, said
     header, react, every = out.splitlines()
-    assert header.split() == ["policy", "harness", "n", "success", "95", "%", "pass@1", "pass^1", "errors"]
-    assert react.split() == ["m", "react", "2", "0.5", "0.09–0.91", "0.5", "0.5", "0"]
+    assert header.split() == ["policy", "harness", "n", "errors", "success", "95", "%", "pass@1", "pass^1"]
+    assert react.split() == ["m", "react", "2", "0", "0.5", "0.09–0.91", "0.5", "0.5"]
     assert every.split()[1] == "all"
     code, out, said = await evaluate(desk, "--samples", "1", "-o", "csv")
     [whole, _] = csv.DictReader(io.StringIO(out))
@@ -113,6 +121,29 @@ async def test_errors_of_ours_are_counted_and_take_only_the_k_they_touch(desk: D
     assert (react["n"], react["errors"], react["success"], react["pass_at_1"]) == (3, 1, 1.0, 1.0)
     assert "pass_at_2" not in react
     assert "no k of 2 for react" in said
+
+
+async def test_what_was_evaluated_before_ctrl_c_is_still_shown(desk: Desk) -> None:
+    runs: list[str] = []
+    second = asyncio.Event()
+
+    def commands(session: str, n: int) -> str | None:
+        run_id = split_rollout_id(session).run_id
+        runs.extend({run_id} - set(runs))
+        if len(runs) == 2:
+            second.set()
+            return "sleep 100"
+        return ["echo 42 > answer.txt", None][n]
+
+    desk.model.commands = commands
+    process = await start(desk, "--policy", "m1,m2", "--samples", "1", "-o", "json")
+    await asyncio.wait_for(second.wait(), 60)
+    process.send_signal(signal.SIGINT)
+    out, said = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 130, said.decode()
+    assert [(row["policy"], row["success"]) for row in json.loads(out)] == [("m1", 1.0)] * 2
+    kept = query(desk.store, "SELECT DISTINCT run_id FROM metrics")
+    assert [row["run_id"] for row in kept] == runs[:1]
 
 
 async def test_nothing_but_errors_is_exit_code_3_and_no_success(desk: Desk) -> None:

@@ -18,7 +18,7 @@ from openforge.store.compact import compact
 from openforge.store.connect import query, with_views
 
 ROLLOUT = RolloutId("r0000000aaa.t.react.0")
-EVERYTHING = ("calls", "messages", "tokens", "samples", "rollouts", "grades", "runs", "blobs")
+EVERYTHING = ("calls", "messages", "tokens", "samples", "rollouts", "grades", "runs", "blobs", "trained", "metrics")
 # Kills itself at the n-th step that touches the disk.
 KILLED = """
 import os, sys
@@ -51,6 +51,10 @@ def ended_run(make_run) -> SyntheticRun:
     for sample in range(3):
         run.rollout(sample=sample)
     run.recorder.blob("a long text")
+    append = run.orchestrator.append
+    append("train.start", from_step=0, incarnation=0)
+    append("train.step", step=1, incarnation=0, weight_version="1", rollouts=[ROLLOUT], samples=1)
+    append("metric", step=1, name="train.reward", value=0.5, incarnation=0)
     run.end()
     return run
 
@@ -58,6 +62,7 @@ def ended_run(make_run) -> SyntheticRun:
 def test_the_same_rows_from_parquet_as_from_segments(make_run, store_root: Path) -> None:
     run = ended_run(make_run)
     before = content(store_root)
+    assert all(before.values())
     done = compact(run.run_dir)
     assert done.segments > 2
     assert done.records == sum(1 for path in run.run_dir.glob("journal/*/*.jsonl") for _ in path.open())

@@ -6,7 +6,8 @@ import duckdb
 import pytest
 from synthetic import SyntheticRun
 
-from openforge.ids import RolloutId, rollout_id
+from openforge.ids import RecorderId, RolloutId, rollout_id
+from openforge.journal.writer import JournalWriter
 from openforge.store.connect import connect, query
 
 ROLLOUT = RolloutId("r0000000aaa.t.react.0")
@@ -249,3 +250,120 @@ def test_tasks_say_how_their_rollouts_ended(run: SyntheticRun) -> None:
     run.state(rollout_id(run.run_id, "t", "react", 2), "error", error_class="sandbox")
     (row,) = rows(run, "SELECT * EXCLUDE (run_id, task) FROM tasks")
     assert row == {"rollouts": 3, "graded": 2, "errors": 1, "reward": 0.5}
+
+
+def test_a_rollout_says_what_it_was_asked_for(run: SyntheticRun) -> None:
+    run.state(ROLLOUT, "queued", purpose="eval", step=4, group_id="g")
+    run.state(ROLLOUT, "done", invalid_calls=2)
+    for view in ("rollouts", "attempts"):
+        sql = f"SELECT purpose, step, group_id, invalid_calls, state FROM {view}"
+        assert rows(run, sql) == [{"purpose": "eval", "step": 4, "group_id": "g", "invalid_calls": 2, "state": "done"}]
+
+
+def take_up_again(run: SyntheticRun, recorder_id: str, incarnation: int) -> JournalWriter:
+    """A later orchestrator of the same run; its name says nothing of the order."""
+    journal = JournalWriter(run.run_dir, RecorderId(recorder_id), run.run_id)
+    journal.append(
+        "run.start",
+        config={"run": {"samples": 1 + incarnation}},
+        tasks=[],
+        harnesses=[],
+        samples=1 + incarnation,
+        policy={},
+        version="0",
+        incarnation=incarnation,
+    )
+    return journal
+
+
+def test_a_run_that_is_taken_up_again_is_one_row_with_its_latest_state(run: SyntheticRun) -> None:
+    sql = "SELECT state, samples, ended_at IS NULL AS going FROM runs"
+    run.orchestrator.append("run.end", state="error", reason="killed")
+    run.orchestrator.close()
+    (created,) = rows(run, "SELECT created_at FROM runs")
+    assert rows(run, sql) == [{"state": "error", "samples": 1, "going": False}]
+    second = take_up_again(run, "orchestrator-0", 1)
+    assert rows(run, sql) == [{"state": "running", "samples": 2, "going": True}]
+    second.close()
+    assert rows(run, sql) == [{"state": "interrupted", "samples": 2, "going": True}]
+    third = take_up_again(run, "orchestrator-b", 2)
+    third.append("run.end", state="done")
+    third.close()
+    assert rows(run, sql) == [{"state": "done", "samples": 3, "going": False}]
+    assert rows(run, "SELECT created_at FROM runs") == [created]
+
+
+def test_what_a_dead_orchestrator_left_is_lost_though_another_has_the_run(run: SyntheticRun) -> None:
+    other = rollout_id(run.run_id, "t", "react", 1)
+    for name in (ROLLOUT, other):
+        run.state(name, "running")
+    run.orchestrator.close()
+    second = take_up_again(run, "orchestrator-0", 1)
+    second.append("rollout.state", rollout_id=other, attempt=1, state="queued", task="t", harness="react")
+    assert rows(run, "SELECT sample, attempt, state FROM attempts ORDER BY rollout_id, attempt") == [
+        {"sample": 0, "attempt": 0, "state": "lost"},
+        {"sample": 1, "attempt": 0, "state": "lost"},
+        {"sample": None, "attempt": 1, "state": "queued"},
+    ]
+    second.close()
+
+
+def step(run: SyntheticRun, step: int, incarnation: int, *names: str) -> None:
+    fields = {"step": step, "incarnation": incarnation, "weight_version": f"{step}.{incarnation}"}
+    run.orchestrator.append("train.step", **fields, rollouts=list(names), samples=len(names))
+
+
+def test_rollouts_of_abandoned_steps_were_not_trained(run: SyntheticRun) -> None:
+    start = run.orchestrator.append
+    start("train.start", from_step=0, incarnation=0)
+    for number in (1, 2, 3):
+        step(run, number, 0, f"first-{number}")
+    start("train.start", from_step=2, incarnation=1)  # step 3 is lost with the trainer that made it
+    step(run, 3, 1, "second-3", "second-3b")
+    step(run, 4, 1, "second-4")
+    start("train.start", from_step=4, incarnation=2)
+    sql = "SELECT step, rollout_id, weight_version FROM trained ORDER BY step, rollout_id"
+    assert [tuple(row.values()) for row in rows(run, sql)] == [
+        (1, "first-1", "1.0"),
+        (2, "first-2", "2.0"),
+        (3, "second-3", "3.1"),
+        (3, "second-3b", "3.1"),
+        (4, "second-4", "4.1"),
+    ]
+    start("train.start", from_step=1, incarnation=3)
+    assert [row["step"] for row in rows(run, sql)] == [1]
+
+
+def test_a_step_told_twice_trained_its_rollouts_once(run: SyntheticRun) -> None:
+    run.orchestrator.append("train.start", from_step=0, incarnation=0)
+    step(run, 1, 0, "a", "b")
+    step(run, 1, 0, "a", "b")
+    assert one(run, "SELECT count(*) FROM trained") == 2
+
+
+def test_a_number_told_again_counts_once_and_the_latest_trainer_has_the_last_word(run: SyntheticRun) -> None:
+    append = run.orchestrator.append
+    append("metric", step=9, name="sft.loss", value=0.1)  # by no trainer, so that none goes back behind it
+    append("train.start", from_step=0, incarnation=0)
+    for number, value in ((0, 0.5), (1, 0.6), (1, 0.7), (2, 0.8), (3, 0.9)):
+        append("metric", step=number, name="train.reward", value=value, incarnation=0)
+    append("train.start", from_step=1, incarnation=1)
+    append("metric", step=2, name="train.reward", value=0.1, incarnation=1)
+    append("metric", step=2, name="train.kl", value=0.2, incarnation=1)
+    sql = "SELECT name, step, value, incarnation FROM metrics ORDER BY name, step"
+    assert [tuple(row.values()) for row in rows(run, sql)] == [
+        ("sft.loss", 9, 0.1, None),
+        ("train.kl", 2, 0.2, 1),
+        ("train.reward", 0, 0.5, 0),
+        ("train.reward", 1, 0.7, 0),
+        ("train.reward", 2, 0.1, 1),
+    ]
+
+
+def test_of_two_orchestrators_numbers_the_later_ones_count_whatever_they_are_called(run: SyntheticRun) -> None:
+    for _ in range(3):
+        run.orchestrator.append("metric", step=1, name="eval.success", value=0.1)
+    run.orchestrator.close()
+    with take_up_again(run, "orchestrator-0", 1) as second:
+        second.append("metric", step=1, name="eval.success", value=0.9)
+    assert one(run, "SELECT value FROM metrics") == 0.9

@@ -193,9 +193,8 @@ async def _gone(running: _Running, wait_s: float) -> bool:
 
 async def _start(serving: Serving, state: Path, log: Path, say: Say, keep: bool) -> _Running:
     port = _free_port()
-    environment = {**os.environ, **_ENV, "OMP_NUM_THREADS": str(os.cpu_count() or 1)}
+    environment = {**os.environ, **vllm_environment()}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without .pyc every start parses a quarter of a million lines
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [_alias(), environment.get("PYTHONPATH")]))
     argv = command(serving, port)
     say(f"policy: starting vLLM for {serving.model_dir.name} on port {port}; this takes about a minute")
     process = _spawn(argv, environment, log)
@@ -241,6 +240,12 @@ async def _healthy(port: int) -> bool:
                 return response.status == 200
     except (aiohttp.ClientError, TimeoutError):
         return False
+
+
+def vllm_environment() -> dict[str, str]:
+    """What vLLM needs in its environment on this machine, PYTHONPATH whole. InfraError when it is not installed."""
+    paths = os.pathsep.join(filter(None, [_alias(), os.environ.get("PYTHONPATH")]))
+    return {**_ENV, "OMP_NUM_THREADS": str(os.cpu_count() or 1), "PYTHONPATH": paths}
 
 
 def _alias() -> str:

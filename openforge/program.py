@@ -44,7 +44,7 @@ def run_program(
             text=True,
             errors="replace",
             start_new_session=True,  # Ctrl-C is ours to pass on, once
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_parent,
         )
     except OSError as error:
         raise InfraError(f"{step}: cannot run {argv[0]}: {error.strerror}", hint="openforge doctor") from error
@@ -72,7 +72,7 @@ def run_program(
     return "\n".join(lines)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Runs in the child: the kernel kills it when we are gone, however that came about (Linux's PR_SET_PDEATHSIG)."""
     _LIBC.prctl(1, signal.SIGKILL)
 

@@ -35,6 +35,7 @@ VERBS: dict[str, Verb] = {
     "demo": Verb("demo", _START, "Real harnesses, a small policy, every token: from nothing to a table."),
     "run": Verb("run", _RUN, "Run tasks with harnesses against the policy."),
     "eval": Verb("eval", _RUN, "Evaluate checkpoints: success, pass@k and pass^k with intervals."),
+    "train": Verb("train", _RUN, "Train the policy inside the real harnesses, with veRL."),
     "sft": Verb("sft", _RUN, "Teach a model the successes of runs."),
     "status": Verb("status", _RUN, "What is running now."),
     "verify": Verb("verify", _RUN, "Prove that what was recorded is what was sampled."),

@@ -143,10 +143,11 @@ def _interrupted() -> int:
     return 130
 
 
-def run_async[T](work: Coroutine[Any, Any, T]) -> T:
+def run_async[T](work: Coroutine[Any, Any, T], finish: Callable[[], bool] = lambda: False) -> T:
     """Run `work`. Ctrl-C, SIGTERM and a closed terminal cancel it and let it clean up; it ends as KeyboardInterrupt.
 
-    A second signal only says so, since processes would be left behind; the third leaves them behind.
+    A second signal only says so, since processes would be left behind; the third leaves them behind. `finish` comes
+    first: while it says True, the work is ending by itself and is not cancelled.
     """
     presses = 0
     before = {number: signal.getsignal(number) for number in _stops()}
@@ -157,6 +158,8 @@ def run_async[T](work: Coroutine[Any, Any, T]) -> T:
 
         def stop() -> None:
             nonlocal presses
+            if not presses and finish():
+                return
             presses += 1
             if presses > 2:
                 raise KeyboardInterrupt

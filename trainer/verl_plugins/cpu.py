@@ -5,9 +5,13 @@ platform and works around the places of veRL that were written for CUDA and NPU 
 trainer: more ranks over gloo were not tried.
 """
 
+import importlib.abc
+import importlib.util
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -144,3 +148,41 @@ def _logprobs(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 torch_functional.logprobs_from_logits_v2 = _logprobs
+
+
+_LAYERS = "vllm.model_executor.layers.utils"
+
+
+class _KeepWeights(importlib.abc.MetaPathFinder):
+    """vLLM on a CPU packs the weights of its linear layers anew and drops the originals, so that new weights have
+    nowhere to go, and a tied output layer would keep the old ones. Plain weights are a little slower and can change."""
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        if name != _LAYERS:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.loader is not None
+        run = spec.loader.exec_module
+
+        def run_and_patch(module: ModuleType) -> None:
+            run(module)
+            _keep_weights(module)
+
+        spec.loader.exec_module = run_and_patch  # type: ignore[method-assign]
+        return spec
+
+
+def _plain_gemm(layer: Any, remove_weight: bool) -> None:
+    layer.cpu_linear = torch.nn.functional.linear
+
+
+def _keep_weights(layers: ModuleType) -> None:
+    layers.dispatch_cpu_unquantized_gemm = _plain_gemm  # type: ignore[attr-defined]
+
+
+if _LAYERS in sys.modules:  # vLLM's workers import veRL late
+    _keep_weights(sys.modules[_LAYERS])
+else:  # not imported here: most processes of veRL never need vLLM
+    sys.meta_path.insert(0, _KeepWeights())

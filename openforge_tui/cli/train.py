@@ -1,0 +1,174 @@
+"""`openforge train`: GRPO on veRL with rollouts in real harnesses; progress on stderr, a row a step on stdout."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from openforge_tui.cli import output, settings
+
+if TYPE_CHECKING:
+    from openforge_tui.train import Training
+
+COLUMNS = ("step", "reward", "success", "rollouts", "staleness", "samples", "seconds")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(train)
+
+
+def train(
+    recipe: Annotated[str | None, typer.Option(help="A recipe by name or file; see trainer/recipes.")] = None,
+    tasks: Annotated[str | None, typer.Option(help="Task sets, tasks or folders, with commas.")] = None,
+    harness: Annotated[
+        str | None, typer.Option("--harness", "--harnesses", help="Harnesses or their folders, with commas.")
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="What is trained: a name or a model folder.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the plan: tasks, harnesses and start files.")] = None,
+    mode: Annotated[str | None, typer.Option(help="sync or separate_async.")] = None,
+    resume: Annotated[str | None, typer.Option(help="Go on with this run from its last checkpoint.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print veRL's whole configuration and stop.")] = False,
+) -> int:
+    """Train the policy inside the real harnesses; its new weights answer their next calls.
+
+    Ctrl-C ends it at the end of the step under way, with a checkpoint; twice, at once.
+    """
+    typed = {
+        "trainer.recipe": recipe,
+        "run.tasks": tasks,
+        "run.harnesses": harness,
+        "policy.model": policy,
+        "trainer.steps": steps,
+        "run.seed": seed,
+        "trainer.mode": mode,
+    }
+    known = {key: str(value) for key, value in typed.items() if value is not None}
+    settings.change(overrides={**settings.current().overrides, **known})
+    training = _resumed(resume, steps) if resume else _new()
+    if dry_run:
+        return _print_config(training)
+    return run_shown(training)
+
+
+def _new() -> "Training":
+    from openforge.ids import new_run_id
+    from openforge_tui.policies import resolve_policy
+    from openforge_tui.train import Training
+
+    loaded = settings.current().load()
+    model_dir = resolve_policy(loaded.config.policy.model)
+    return Training(loaded.config, loaded.store_root, model_dir, new_run_id(), loaded.project_dir)
+
+
+def _resumed(name: str, steps: int | None) -> "Training":
+    """The run as it was configured, whatever openforge.toml says by now; only the number of steps may change."""
+    from openforge.ids import RunId
+    from openforge.store.connect import find_run
+    from openforge_tui.policies import resolve_policy
+    from openforge_tui.train import Training, trainer_folder
+    from openforge_tui.verify_run import run_config
+
+    loaded = settings.current().load()
+    run_id = find_run(loaded.store_root, name)
+    trainer_folder(loaded.store_root, run_id)
+    config = run_config(loaded.store_root, run_id)
+    if steps is not None:
+        config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"steps": steps})})
+    model_dir = resolve_policy(config.policy.model)
+    return Training(config, loaded.store_root, model_dir, RunId(run_id), loaded.project_dir)
+
+
+def _print_config(training: "Training") -> int:
+    from omegaconf import OmegaConf
+
+    from trainer.check_config import check
+
+    print(OmegaConf.to_yaml(check(training.overrides())), end="")
+    return 0
+
+
+def run_shown(training: "Training") -> int:
+    """Train with progress on stderr; the table of steps on stdout."""
+    from openforge_tui.train import Stop, last_checkpoint
+    from openforge_tui.train import train as run
+
+    rows: list[dict[str, Any]] = []
+    stop = Stop()
+    output.say(f"run {training.run_id}: training {training.config.policy.model} inside {_harnesses(training)}")
+    with _Shown(training.config.trainer.steps, rows) as shown:
+
+        def finish() -> bool:
+            asked = stop.ask()
+            if asked:
+                output.say("stopping at the end of this step, with a checkpoint; once more stops at once")
+            return asked
+
+        output.run_async(run(training, output.say, shown.event, stop), finish)
+    output.emit(rows, COLUMNS)
+    checkpoint = last_checkpoint(training.folder)
+    if checkpoint is not None:
+        step = checkpoint.name.removeprefix("global_step_")
+        output.say(f"next: openforge eval --policy {training.run_id}@{step}")
+    return 0
+
+
+def _harnesses(training: "Training") -> str:
+    return ", ".join(training.config.run.harnesses)
+
+
+class _Shown:
+    """One line a step, one an evaluation; a bar on a terminal."""
+
+    def __init__(self, steps: int, rows: list[dict[str, Any]]) -> None:
+        self._steps, self._rows = steps, rows
+
+    def __enter__(self) -> "_Shown":
+        from openforge_tui.cli.progress import progress
+
+        self._context = progress("steps", self._steps)
+        self._progress = self._context.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._context.__exit__(*error)
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        match event["event"]:
+            case "starting":
+                output.say(f"trainer: starting {event['what']} …")
+            case "ready":
+                output.say(f"trainer: ready, {event['steps'] - event['step']} steps to go")
+            case "evaluating":
+                output.say(f"trainer: evaluating at step {event['step']} …")
+            case "evaluation":
+                output.say(f"evaluation at step {event['step']}: {evaluation_line(event['metrics'])}")
+            case "step":
+                row = step_row(event["step"], event["metrics"])
+                self._rows.append(row)
+                self._progress.step(step_line(row))
+
+
+def step_row(step: int, metrics: Mapping[str, float]) -> dict[str, Any]:
+    """A step as a row of the table."""
+    prefix = "train.success."
+    by_harness = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
+    return {
+        "step": step,
+        "reward": round(metrics.get("train.reward", 0.0), 3),
+        "success": ", ".join(f"{name} {value:.2f}" for name, value in by_harness.items()),
+        "rollouts": int(metrics.get("train.rollouts", 0)),
+        "staleness": int(metrics.get("train.staleness_max", 0)),
+        "samples": round(metrics.get("train.samples_per_rollout", 0.0), 2),
+        "seconds": round(metrics.get("train.step_s", 0.0), 1),
+    }
+
+
+def step_line(row: Mapping[str, Any]) -> str:
+    return f"reward {row['reward']:.2f} ({row['success']}), {row['rollouts']} rollouts in {row['seconds']:g} s"
+
+
+def evaluation_line(metrics: Mapping[str, float]) -> str:
+    low, high = metrics.get("eval.success.low"), metrics.get("eval.success.high")
+    interval = f" [{low:.2f}, {high:.2f}]" if low is not None and high is not None else ""
+    return f"success {metrics.get('eval.success', 0):.2f}{interval} of {metrics.get('eval.n', 0):.0f} rollouts"

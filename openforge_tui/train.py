@@ -1,0 +1,314 @@
+"""A training run: the orchestrator here, the trainer as a child process, started again from its last checkpoint when it
+dies.
+
+What each of them is told and tells is in cluster/http.py and trainer/main.py; this holds them together.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from cluster.http import FILE_NAME
+from cluster.launch import live_engine, orchestrate
+from cluster.orchestrator import Orchestrator
+from cluster.policy_server import vllm_environment
+from cluster.recorder_process import ROOT
+from cluster.rollout import Rollout
+from openforge.config import Config
+from openforge.errors import InfraError, UsageError
+from openforge.ids import RunId
+from openforge.program import end_with_parent
+from openforge.task import load_tasks
+from trainer.orchestrator import TOKEN, URL
+from trainer.plan import evaluation_groups, training_groups, write_plan
+from trainer.render import Place, overrides
+from trainer.settings import TrainSettings
+from trainer.verl_plugins import CPU_ENVIRONMENT
+
+EVENT = "openforge: "
+MARKER = "openforge.json"
+_RESTARTS = 3
+_SPARE = 4  # steps' worth of groups beyond the last one, for groups that veRL throws away and asks for again
+
+Say = Callable[[str], None]
+OnEvent = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training run: what is trained, and where it lies."""
+
+    config: Config
+    store_root: Path
+    model_dir: Path
+    run_id: RunId
+    project: Path
+
+    @property
+    def run_dir(self) -> Path:
+        return self.store_root / "runs" / self.run_id
+
+    @property
+    def folder(self) -> Path:
+        return self.run_dir / "trainer"
+
+    def settings(self, url: str = "", token: str = "") -> TrainSettings:
+        return TrainSettings.from_config(self.config, self.run_dir, self.model_dir, url, token)
+
+    def place(self) -> Place:
+        """Where the trainer reads and writes; it goes on from the last whole checkpoint."""
+        folder = self.folder
+        resume = last_checkpoint(folder)
+        return Place(folder / "plan.jsonl", folder / "eval.jsonl", folder, folder / "tensorboard", resume)
+
+    def overrides(self) -> list[str]:
+        """What the trainer is told, in veRL's keys."""
+        return overrides(self.settings(), self.place())
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint that was written whole; half ones of a killed trainer do not count."""
+    found = [path.parent for path in folder.glob(f"global_step_*/{MARKER}")]
+    return max(found, key=checkpoint_step, default=None)
+
+
+def checkpoint_step(folder: Path) -> int:
+    return int(folder.name.removeprefix("global_step_"))
+
+
+def weights_of(checkpoint: Path) -> Path:
+    """The model folder of a checkpoint, in Hugging Face's form."""
+    return checkpoint / "actor" / "huggingface"
+
+
+def write_plans(training: Training) -> None:
+    """What will be rolled out, decided once: a resumed run reads on in the same files."""
+    place, settings, config = training.place(), training.settings(), training.config
+    if place.plan.exists():
+        return
+    tasks = [task.ref for task in load_tasks(settings.tasks)]
+    eval_tasks = [task.ref for task in load_tasks(settings.eval_tasks)]
+    count = (settings.steps + settings.max_staleness + _SPARE) * settings.groups
+    write_plan(place.plan, training_groups(tasks, dict(settings.mix), count, config.run.seed))
+    evaluation = evaluation_groups(eval_tasks, settings.eval_harnesses, settings.eval_samples, config.run.seed)
+    write_plan(place.eval_plan, evaluation)
+
+
+class Stop:
+    """Asked to end at the end of a step. `ask` is for a signal handler: True when the training will end by itself."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.process: asyncio.subprocess.Process | None = None
+
+    def ask(self) -> bool:
+        if self.asked or self.process is None or self.process.returncode is not None:
+            return False
+        self.asked = True
+        self.process.terminate()
+        return True
+
+
+async def train(
+    training: Training,
+    say: Say,
+    on_event: OnEvent,
+    stop: Stop,
+    on_rollout: Callable[[Rollout], None] = lambda rollout: None,
+) -> int:
+    """Train to the end, or to the end of the step under way when `stop` is asked; the last step that was trained.
+
+    A trainer that dies is started again from its last checkpoint, three times at most without a step between. Raises
+    InfraError with the end of its log when that does not help.
+    """
+    write_plans(training)
+    engine = live_engine()
+    async with orchestrate(
+        training.config,
+        training.store_root,
+        engine,
+        model_dir=training.model_dir,
+        run_id=training.run_id,
+        project=training.project,
+        say=say,
+        on_event=on_rollout,
+    ) as orchestrator:
+        return await _Supervisor(training, orchestrator, engine.died, say, on_event, stop).run()
+
+
+class _Supervisor:
+    def __init__(
+        self,
+        training: Training,
+        orchestrator: Orchestrator,
+        died: asyncio.Event,
+        say: Say,
+        on_event: OnEvent,
+        stop: Stop,
+    ) -> None:
+        self._training, self._orchestrator, self._died = training, orchestrator, died
+        self._say, self._on_event, self._stop = say, on_event, stop
+        self._log = training.run_dir / "logs" / "trainer.log"
+        self._step = 0
+        self._progressed = self._done = False
+
+    async def run(self) -> int:
+        failures = 0
+        while True:
+            self._progressed = False
+            code = await self._once()
+            if self._done:
+                return self._step
+            failures = 1 if self._progressed else failures + 1
+            how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            if failures > _RESTARTS or self._stop.asked:
+                raise InfraError(
+                    f"the trainer {how} after step {self._step}:\n{_tail(self._log)}",
+                    hint=f"see {self._log}; go on with: openforge train --resume {self._training.run_id}",
+                )
+            cancelled = await self._orchestrator.cancel_all()
+            self._died.clear()
+            checkpoint = last_checkpoint(self._training.folder)
+            where = "the beginning" if checkpoint is None else f"step {checkpoint_step(checkpoint)}"
+            self._say(f"the trainer {how}; {len(cancelled)} rollouts are void, it starts again from {where}")
+
+    async def _once(self) -> int:
+        """One life of the trainer; its exit code."""
+        async with _process(self._training, self._log) as process:
+            self._stop.process = process
+            reading = asyncio.create_task(self._read(process))
+            watching = asyncio.create_task(self._end_with_policy(process))
+            try:
+                await reading
+                return await process.wait()
+            finally:
+                reading.cancel()
+                watching.cancel()
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        with self._log.open("ab") as log:
+            while line := await _line(process.stdout):
+                log.write(line)
+                log.flush()
+                if line.startswith(EVENT.encode()):
+                    self._take(orjson.loads(line[len(EVENT) :]))
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        if event["event"] == "step":
+            self._step, self._progressed = event["step"], True
+        self._done = self._done or event["event"] == "done"
+        self._on_event(event)
+
+    async def _end_with_policy(self, process: asyncio.subprocess.Process) -> None:
+        """veRL does not start a dead inference engine again: the whole trainer is."""
+        await self._died.wait()
+        self._say("the policy being trained has died")
+        process.kill()
+
+
+@contextlib.asynccontextmanager
+async def _process(training: Training, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The trainer; however it ends, nothing of it is left."""
+    face = orjson.loads((training.run_dir / FILE_NAME).read_bytes())
+    # Ray's sockets have long names, and a path of a socket may have 107 bytes
+    ray_dir = Path(os.environ.get("TMPDIR", "/tmp"), f"of-{training.run_id}")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "trainer.main", *training.overrides()),
+        cwd=training.folder,
+        env=_environment(training, face, ray_dir),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=end_with_parent,
+        limit=1 << 24,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        await asyncio.to_thread(_end_ray, ray_dir)
+
+
+def _environment(training: Training, face: Mapping[str, str], ray_dir: Path) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    vllm = vllm_environment()
+    cpu = CPU_ENVIRONMENT if training.config.trainer.gpus == 0 else {}
+    return {
+        **inherited,
+        **vllm,
+        **cpu,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), vllm["PYTHONPATH"]])),
+        "PYTHONUNBUFFERED": "1",
+        URL: face["url"],
+        TOKEN: face["token"],
+        "TENSORBOARD_DIR": str(training.place().tensorboard),
+        "RAY_TMPDIR": str(ray_dir),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_memory_monitor_refresh_ms": "0",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HYDRA_FULL_ERROR": "1",
+        "VERL_LOGGING_LEVEL": "WARNING",  # below it, veRL's separate_async without a hybrid engine fails while logging
+    }
+
+
+def _end_ray(ray_dir: Path) -> None:
+    """Ray's daemons and actors outlive a driver that was killed; those that name this run's folder are ours."""
+    mark = str(ray_dir).encode()
+    for _ in range(20):
+        ours = [
+            pid
+            for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+            if pid != os.getpid() and _names(pid, mark)
+        ]
+        if not ours:
+            break
+        for pid in ours:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(ray_dir, ignore_errors=True)
+
+
+def _names(pid: int, mark: bytes) -> bool:
+    """Whether a process was started with RAY_TMPDIR of this run."""
+    try:
+        return b"RAY_TMPDIR=" + mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+async def _line(stream: asyncio.StreamReader) -> bytes:
+    try:
+        return await stream.readline()
+    except ValueError:  # longer than the limit: no event of ours is
+        return b"...\n"
+
+
+def _tail(log: Path, lines: int = 20) -> str:
+    if not log.exists():
+        return ""
+    text = [line for line in log.read_text(errors="replace").splitlines() if not line.startswith(EVENT)]
+    return "\n".join(text[-lines:])
+
+
+def trainer_folder(store_root: Path, run_id: str) -> Path:
+    """The trainer's folder of a training run. UsageError when that run trained nothing."""
+    folder = store_root / "runs" / run_id / "trainer"
+    if not (folder / "plan.jsonl").is_file():
+        raise UsageError(f"{run_id} is not a training run", hint="openforge runs")
+    return folder

@@ -1,0 +1,234 @@
+"""veRL's V1 trainers with what a step means here: each rollout weighs the same, and the store is told.
+
+Only methods that veRL lets a subclass override; the algorithm, the workers and the weight sync are veRL's own.
+"""
+
+import math
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+import transfer_queue as tq
+from verl.protocol import DataProto
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils.metric import reduce_metrics
+from verl.utils.py_functional import rename_dict
+from verl.workers.utils.padding import response_to_nested
+
+from trainer import evaluation
+from trainer.weights import row_weights
+
+MARKER = "openforge.json"
+"""Stands in a checkpoint's folder once all of it is written."""
+
+_PHASES = {
+    "gen": "gen",
+    "old_log_prob": "logprobs",
+    "ref": "logprobs",
+    "adv": "advantage",
+    "update_actor": "update",
+    "update_weights": "sync",
+    "save_checkpoint": "save",
+}
+
+Ask = Callable[[str, str, Mapping[str, Any] | None], dict[str, Any]]
+"""Asks the orchestrator: method, path, body; the answer."""
+
+
+class _Steps(PPOTrainer):  # type: ignore[misc]
+    """Mixed in before a trainer of veRL. `ask` and `tell` are set by main.py before `init`."""
+
+    ask: Ask
+    tell: Callable[[dict[str, Any]], None]
+    stop_asked = False
+
+    # what a step is
+
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        """Rows are padded to whole mini-batches of one size: the number of optimizer updates a step is the config's,
+        not a consequence of how many rows the rollouts became."""
+        return dp_size * int(self.config.openforge.updates)
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        batch = super()._compute_advantage(batch, metrics)
+        data = tq.kv_batch_get(
+            keys=batch.keys, partition_id=batch.partition_id, select_fields=["advantages", "response_mask"]
+        )
+        mask = data["response_mask"]
+        padded = DataProto(batch=data.to_padded_tensor())
+        tokens = padded.batch["response_mask"].sum(-1).tolist()
+        weights = torch.tensor(row_weights(batch.keys, [int(count) for count in tokens]))
+        advantages = padded.batch["advantages"] * weights[:, None]
+        fields = data.select("advantages")
+        fields["advantages"] = response_to_nested(advantages, mask)
+        return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        actor = self.config.actor_rollout_ref.actor
+        batch.extra_info.update(
+            {
+                "calculate_entropy": actor.calculate_entropy or actor.entropy_coeff != 0.0,
+                "distillation_use_topk": False,
+                "distillation_only": False,
+                "global_batch_size": len(batch.keys) // self.config.openforge.updates,
+                "num_mini_batch": self.config.openforge.updates,
+                "epochs": actor.ppo_epochs,
+                "seed": actor.data_loader_seed,
+                "dataloader_kwargs": {"shuffle": actor.shuffle},
+                "temperature": self.config.actor_rollout_ref.rollout.temperature,
+            }
+        )
+        output = rename_dict(self.actor_rollout_wg.update_actor(batch)["metrics"], "actor/")
+        output["perf/mfu/actor"] = output.pop("actor/mfu")
+        metrics.update(reduce_metrics(output))
+        return batch
+
+    # what is told
+
+    def fit(self, agent_loop_manager: Any) -> None:
+        self._say("ready", step=self.global_steps, steps=self.total_training_steps)
+        super().fit(agent_loop_manager)
+
+    def _compute_metrics(
+        self, batch: Any, metrics: dict[str, Any], timing_raw: dict[str, float], global_steps: int, epoch: int
+    ) -> None:
+        super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
+        rows = self._rows(batch)
+        values = step_metrics(rows, metrics, timing_raw)
+        views = self.ask("GET", f"/rollouts?purpose=train&step={global_steps}", None)["rollouts"]
+        errors = Counter(view["error_class"] or "unknown" for view in views if view["state"] == "error")
+        values |= {f"train.errors.{name}": float(count) for name, count in errors.items()}
+        metrics.update({name.replace(".", "/", 1): value for name, value in values.items()})
+        trained = sorted({row["rollout_id"] for row in rows})
+        self.ask(
+            "POST",
+            "/steps",
+            {
+                "step": global_steps,
+                "weight_version": str(global_steps),
+                "rollouts": trained,
+                "samples": len(rows),
+                "staleness_max": int(values.get("train.staleness_max", 0)),
+            },
+        )
+        self.ask("POST", "/metrics", {"step": global_steps, "metrics": values})
+        self._say("step", step=global_steps, metrics=values)
+
+    def _rows(self, batch: Any) -> list[dict[str, Any]]:
+        """What each row that is not padding says of its rollout, with its own staleness at this step."""
+        real = [(key, tag) for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
+        told = tq.kv_batch_get(
+            keys=[key for key, _ in real], partition_id=batch.partition_id, select_fields=["extra_fields", "rm_scores"]
+        )
+        found = []
+        for (_, tag), extra, scores in zip(real, told["extra_fields"].tolist(), told["rm_scores"], strict=True):
+            staleness = self.global_steps - 1 - tag["min_global_steps"]
+            found.append({**extra, "reward": float(scores.sum()), "staleness": staleness})
+        return found
+
+    def _validate(self) -> dict[str, float]:
+        self._say("evaluating", step=self.global_steps)
+        told = super()._validate()
+        step = self.global_steps
+        views = self.ask("GET", f"/rollouts?purpose=eval&step={step}", None)["rollouts"]
+        graded = [
+            evaluation.Graded(view["task"], view["harness"], view["reward"])
+            for view in views
+            if view["state"] != "cancelled"
+        ]
+        values = evaluation.metrics(evaluation.evaluate(graded))
+        self.ask("POST", "/metrics", {"step": step, "metrics": values})
+        self._say("evaluation", step=step, metrics=values)
+        return {**told, **{name.replace(".", "/", 1): value for name, value in values.items()}}
+
+    # how it ends, and how it can go on
+
+    def _save_checkpoint(self) -> None:
+        super()._save_checkpoint()
+        folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+        draft = folder / f"{MARKER}.partial"
+        draft.write_bytes(orjson.dumps({"step": self.global_steps, "weight_version": str(self.global_steps)}))
+        _sync(folder)
+        draft.rename(folder / MARKER)  # a killed trainer leaves no half checkpoint that looks whole
+        self._saved = self.global_steps
+        self._say("saved", step=self.global_steps, path=str(folder))
+
+    def on_step_end(self) -> None:
+        super().on_step_end()
+        if self.stop_asked and self.global_steps < int(self.total_training_steps):
+            if getattr(self, "_saved", None) != self.global_steps:
+                self._save_checkpoint()
+            self.total_training_steps = self.global_steps  # the loop ends when this step has been told
+            self._say("stopping", step=self.global_steps)
+
+    def _say(self, event: str, **values: Any) -> None:
+        self.tell({"event": event, **values})
+
+
+class SyncTrainer(_Steps, PPOTrainerSync):  # type: ignore[misc]
+    """Rollouts and updates in turn: every rollout is sampled from the newest weights."""
+
+
+class AsyncTrainer(_Steps, PPOTrainerSeparateAsync):  # type: ignore[misc]
+    """Rollouts go on while weights are updated: a rollout may be some versions old, and says so."""
+
+
+TRAINERS = {"sync": SyncTrainer, "separate_async": AsyncTrainer}
+
+
+def step_metrics(
+    rows: Sequence[Mapping[str, Any]], verl: Mapping[str, Any], timing: Mapping[str, float]
+) -> dict[str, float]:
+    """The numbers of one step under our names. `rows` may be several a rollout; each rollout counts once."""
+    rollouts = {row["rollout_id"]: row for row in rows}.values()
+    values = {
+        "train.reward": _mean(row["reward"] for row in rollouts),
+        "train.rollouts": float(len(rollouts)),
+        "train.samples_per_rollout": len(rows) / max(1, len(rollouts)),
+        "train.staleness_max": float(max((row["staleness"] for row in rows), default=0)),
+        "train.staleness_mean": _mean(row["staleness"] for row in rows),
+        "train.invalid_calls": _mean(float(row["invalid_calls"] > 0) for row in rollouts),
+        "train.step_s": timing.get("step", 0.0),
+    }
+    for key, prefix in (("harness", "train.success."), ("task", "train.success_task.")):
+        by: dict[str, list[float]] = defaultdict(list)
+        for row in rollouts:
+            by[row[key]].append(row["success"])
+        values |= {prefix + name: _mean(found) for name, found in by.items()}
+    names = {
+        "actor/ppo_kl": "train.kl",
+        "actor/grad_norm": "train.grad_norm",
+        "actor/pg_clipfrac": "train.clip_fraction",
+        "actor/entropy": "train.entropy",
+        "actor/entropy_loss": "train.entropy",
+        "actor/kl_loss": "train.kl_to_reference",
+        "actor/lr": "train.lr",
+        "perf/throughput": "train.tokens_per_s",
+    }
+    values |= {ours: float(verl[theirs]) for theirs, ours in names.items() if theirs in verl}
+    for theirs, ours in _PHASES.items():
+        if theirs in timing:
+            name = f"train.time_s.{ours}"
+            values[name] = values.get(name, 0.0) + timing[theirs]
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def _mean(values: Any) -> float:
+    found = list(values)
+    return sum(found) / len(found) if found else 0.0
+
+
+def _sync(folder: Path) -> None:
+    """What was written lies on the disk, not only in memory."""
+    for path in [*folder.rglob("*"), folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

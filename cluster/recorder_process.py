@@ -44,7 +44,8 @@ class Ready:
 
 @dataclass(frozen=True)
 class SealSummary:
-    """What a rollout's calls came to. `limited`: those of the aborted that were over a limit once they were read."""
+    """What a rollout's calls came to. `limited`: those of the aborted that were over a limit once they were read.
+    `invalid_calls`: tool calls of its answers that no harness could have run."""
 
     calls: int
     prompt_tokens: int
@@ -55,6 +56,7 @@ class SealSummary:
     aborted: int
     limited: int
     refused_calls: int
+    invalid_calls: int = 0
 
 
 class RecorderProcess:

@@ -21,6 +21,7 @@ from proxy_addons.prompts import Prompt, Prompts
 from proxy_addons.render.base import Renderer
 from proxy_addons.rollouts import Call, Rollout
 from proxy_addons.side_calls import is_side_call
+from proxy_addons.tool_calls import count_invalid
 
 log = logging.getLogger("openforge.recorder")
 
@@ -139,6 +140,8 @@ class Record:
                 logprobs=None,
                 auxiliary=side,
             )
+        if request is not None and answer is not None:
+            rollout.count_invalid(call, count_invalid(answer.message, request))
         added = len(prompt.input_ids) + len(ids) if made and prompt else 0
         sampled = (answer.completion_tokens if answer else None) or len(ids)
         rollout.add(added or sampled, (answer.prompt_tokens if answer else None) or 0, sampled)

@@ -118,6 +118,7 @@ class Rollout:
         self.tips = Tips()
         self.items: dict[CallId, array[int]] = {}  # digests of a call's wire items, for its successor's record
         self.in_flight: dict[CallId, Call] = {}
+        self.invalid_calls: dict[CallId, int] = {}  # tool calls that could not be run, by the call that brought them
         self.body_bytes = 0  # of requests that are being read or answered
         self.summary: dict[str, Any] | None = None
 
@@ -151,6 +152,11 @@ class Rollout:
         self.totals.tokens += tokens
         self.totals.prompt_tokens += prompt_tokens
         self.totals.completion_tokens += completion_tokens
+
+    def count_invalid(self, call: Call, tool_calls: int) -> None:
+        """Count the tool calls of an answered call that no harness could run."""
+        if tool_calls:
+            self.invalid_calls[call.call_id] = tool_calls
 
     def end(self, state: State) -> None:
         """Refuse what comes, cancel what is under way. Does not wait for anything."""

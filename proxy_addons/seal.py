@@ -43,9 +43,15 @@ def seal(rollout: Rollout, ledger: Ledger, vocab_size: int | None) -> dict[str, 
         "aborted": totals.aborted,
         "limited": totals.limited,
         "refused_calls": totals.refused,
+        "invalid_calls": _invalid_calls(rollout),
     }
     rollout.forget()
     return rollout.summary
+
+
+def _invalid_calls(rollout: Rollout) -> int:
+    """Of the agent's own calls: what a title call makes up is not its doing."""
+    return sum(rollout.invalid_calls.get(turn.call_id, 0) for turn in rollout.graph.turns if not turn.auxiliary)
 
 
 def _write(rollout: Rollout, ledger: Ledger, sample: Sample) -> None:

@@ -15,6 +15,7 @@ from proxy_addons.render.base import Renderer
 from proxy_addons.rollouts import Call, Rollout
 from proxy_addons.settings import RecorderConfig
 from proxy_addons.side_calls import is_side_call
+from proxy_addons.tool_calls import count_invalid
 
 
 class Train:
@@ -42,8 +43,10 @@ class Train:
         wire_ids = rollout.tips.prompt(prompt.match.parent, prompt.input_ids)
         generation = await self._engine.generate(wire_ids, prompt.length, max_tokens, rollout.id, call.call_id)
         call.stage = "committing"
-        answer = self._read(prompt, generation, request, call)
-        return self._commit(rollout, call, dialect, request, body, prompt, wire_ids, generation, answer, max_tokens)
+        answer, invalid = self._read(prompt, generation, request, call)
+        response = self._commit(rollout, call, dialect, request, body, prompt, wire_ids, generation, answer, max_tokens)
+        rollout.count_invalid(call, invalid)
+        return response
 
     def _room(self, rollout: Rollout, prompt: Prompt, request: Request) -> int:
         room = self.max_model_len - prompt.length
@@ -59,14 +62,16 @@ class Train:
             raise WireError(403, "limit_tokens", f"this rollout has used its {rollout.limits.tokens} tokens")
         return min(room, left, self._sampling.max_tokens, request.max_tokens or room)
 
-    def _read(self, prompt: Prompt, generation: Generation, request: Request, call: Call) -> Answer:
+    def _read(self, prompt: Prompt, generation: Generation, request: Request, call: Call) -> tuple[Answer, int]:
+        """The answer, and how many of its tool calls no harness could run."""
         parsed = self._renderer.parse(generation.ids.tolist(), request.tools, prompt.tail())
         self.malformed += parsed.malformed
         message = _with_ids(parsed.message, call)
         finish: Finish = generation.finish
         if finish == "stop" and message.tool_calls:
             finish = "tool_calls"
-        return Answer(message, finish, prompt.length, len(generation.ids))
+        invalid = parsed.malformed + count_invalid(message, request)
+        return Answer(message, finish, prompt.length, len(generation.ids)), invalid
 
     def _commit(
         self,

@@ -21,6 +21,7 @@ STRONG = "Jx8fKq2vTz-RkY3mWb7LdN0c"
 def test_settings_that_are_safe_are_taken() -> None:
     assert RecorderConfig.model_validate(GOOD).sampling.max_tokens == 256
     assert RecorderConfig.model_validate({**GOOD, "host": "0.0.0.0", "control_secret": STRONG}).host == "0.0.0.0"
+    assert RecorderConfig.model_validate({**GOOD, "engine": {"kind": "trainer", "model": "m"}}).engine.url == ""
 
 
 BAD = [
@@ -31,6 +32,9 @@ BAD = [
     ({"max_body_bytes": 1 << 20}, "greater than or equal"),
     ({"model_dir": None}, "needs model_dir"),
     ({"mode": "record"}, "record openai"),
+    ({"mode": "record", "engine": {"kind": "trainer", "model": "m"}}, "record openai"),
+    ({"engine": {"kind": "openai", "model": "m", "url": "http://127.0.0.1:1"}}, "train takes vllm or trainer"),
+    ({"engine": {"model": "m"}}, "engine.url must say where vllm is"),
 ]
 
 

@@ -66,9 +66,10 @@ class Desk:
 
     @asynccontextmanager
     async def orchestrator(self, **options: Any) -> AsyncIterator[Orchestrator]:
-        on_event = options.pop("on_event", lambda rollout: None)
+        """`on_event`, `run_id` and `project` are of `orchestrate`, the rest of the configuration's [run]."""
+        told = {name: options.pop(name) for name in ("on_event", "run_id", "project") if name in options}
         engine = Engine(self.model.url, "m", self.died)
-        async with orchestrate(self.config(**options), self.store, engine, on_event=on_event) as orchestrator:
+        async with orchestrate(self.config(**options), self.store, engine, **told) as orchestrator:
             self.run_dir = orchestrator.run_dir
             yield orchestrator
 

@@ -11,10 +11,11 @@ import pytest
 from desk import Desk
 from model_server import ModelServer
 
-from cluster.launch import Engine, engine_for, make_specs, recorder_settings, serving_of
+from cluster.launch import Engine, engine_for, live_engine, make_specs, recorder_settings, serving_of
 from openforge.config.models import Config, Policy, Run, Target
 from openforge.errors import UsageError
 from openforge.ids import RunId
+from openforge.store.connect import query
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,6 +46,13 @@ def test_the_recorder_is_told_the_runs_sampling_and_the_key_from_the_environment
     }
     trained = recorder_settings(Config(), RunId("r1"), tmp_path, engine, tmp_path)
     assert (trained["mode"], trained["engine"]["kind"], trained["model_dir"]) == ("train", "vllm", str(tmp_path))
+
+
+def test_a_recorder_of_a_trainer_is_told_no_address(tmp_path: Path) -> None:
+    told = recorder_settings(Config(), RunId("r1"), tmp_path, live_engine(), tmp_path)
+    assert (told["mode"], told["engine"]["kind"], told["engine"]["url"]) == ("train", "trainer", "")
+    with pytest.raises(UsageError, match='mode is "record"'):
+        recorder_settings(Config(run=Run(mode="record")), RunId("r1"), tmp_path, live_engine(), tmp_path)
 
 
 async def test_a_provider_without_an_address_is_an_error_that_says_so() -> None:
@@ -117,6 +125,38 @@ async def test_ctrl_c_ends_with_130_and_leaves_no_process(desk: Desk, model: Mod
     assert not (run_dir / "orchestrator.json").exists()
     desk.run_dir = run_dir
     assert [record["state"] for record in desk.records("run.end")] == ["cancelled"]
+
+
+@pytest.mark.contract
+@pytest.mark.usefixtures("isolated")
+async def test_a_run_whose_orchestrator_was_killed_is_taken_up_again(desk: Desk, model: ModelServer) -> None:
+    model.hang = True
+    process = await start(desk)
+    await asyncio.wait_for(model.called.wait(), 40)
+    [run_dir] = (desk.store / "runs").iterdir()
+    async with asyncio.timeout(10):
+        with pytest.raises(UsageError, match="another orchestrator has it"):
+            async with desk.orchestrator(run_id=RunId(run_dir.name)):
+                pass
+    process.kill()
+    await asyncio.wait_for(process.communicate(), 30)
+    model.hang, model.commands = False, lambda session, n: ["echo 42 > answer.txt", None][n]
+    async with desk.orchestrator(run_id=RunId(run_dir.name)) as orchestrator:
+        [left] = orchestrator.roster.accounts()
+        assert (left.state, left.attempt) == ("lost", 0)
+        assert rows(desk, "SELECT state FROM runs") == [("running",)]
+        assert rows(desk, "SELECT state FROM rollouts") == [("lost",)]
+        [rollout] = await orchestrator.run_all([desk.spec()])
+    assert (rollout.id, rollout.attempt, rollout.reward) == (left.rollout_id, 1, 1.0)
+    assert rows(desk, "SELECT state FROM runs") == [("done",)]
+    assert rows(desk, "SELECT attempt, state, reward FROM attempts ORDER BY attempt") == [
+        (0, "lost", None),
+        (1, "done", 1.0),
+    ]
+
+
+def rows(desk: Desk, sql: str) -> list[tuple[object, ...]]:
+    return [tuple(row.values()) for row in query(desk.store, sql)]
 
 
 def _mentions(pid: int, text: str) -> bool:

@@ -5,6 +5,7 @@ import os
 import signal
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,45 @@ async def test_cancelling_one_ends_it_at_once_and_leaves_the_others(desk: Desk) 
         await asyncio.wait_for(other.finished.wait(), 20)
         assert (await orchestrator.cancel(other.id)).state == "done"  # first end wins
     assert outcome(other)[0] == "done"
+
+
+async def test_all_that_was_asked_for_with_a_purpose_can_be_cancelled_queued_or_running(desk: Desk) -> None:
+    harness = desk.harness(ASK + "sleep 1324.5")
+    async with desk.orchestrator(concurrency=2) as orchestrator:
+        for n, purpose in enumerate(["train", "eval", "train", None]):
+            await orchestrator.submit(replace(desk.spec(harness=harness, sample=n), purpose=purpose))
+        await until(lambda: len(sleeping("1324.5")) == 2)
+        ended = await orchestrator.cancel_where(purpose="train")
+        assert [(rollout.spec.sample, rollout.state) for rollout in ended] == [(0, "cancelled"), (2, "cancelled")]
+        assert len(await orchestrator.cancel_all()) == 2
+        assert sleeping("1324.5") == []
+        assert all(rollout.finished.is_set() for rollout in orchestrator.rollouts.values())
+        assert await orchestrator.cancel_all() == []
+
+
+async def test_a_rollout_that_waits_for_its_next_attempt_can_be_cancelled(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.orchestrator.random.uniform", lambda low, high: 1000.0)
+    async with desk.orchestrator(retries=3) as orchestrator:
+        rollout = await orchestrator.submit(desk.spec(desk.task(setup="exit 9\n")))
+        await until(lambda: rollout.state == "error")
+        assert not rollout.finished.is_set()
+        await asyncio.wait_for(orchestrator.cancel(rollout.id), 10)
+        assert rollout.finished.is_set()
+    assert outcome(rollout) == ("error", "sandbox", None)
+
+
+async def test_a_rollout_that_was_cancelled_is_run_when_it_is_asked_for_again(desk: Desk, model: ModelServer) -> None:
+    model.commands = answers
+    async with desk.orchestrator() as orchestrator:
+        first = await orchestrator.submit(desk.spec())
+        await orchestrator.cancel(first.id)  # before its worker has begun
+        assert first.finished.is_set()
+        [again] = await orchestrator.run_all([desk.spec()])
+    assert (again.id, again.attempt) == (first.id, 1)
+    assert outcome(again) == ("done", None, 1.0)
+    assert outcome(first)[0] == "cancelled"
 
 
 async def test_k04_interrupting_the_run_leaves_no_process_and_an_end_in_the_journal(desk: Desk) -> None:

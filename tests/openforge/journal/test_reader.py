@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from openforge.ids import RecorderId, RunId
 from openforge.journal.encode import encode
-from openforge.journal.reader import ReadStats, Tail, read_records
+from openforge.journal.reader import Place, ReadStats, Tail, read_place, read_records
 from openforge.journal.records import JournalError
 from openforge.journal.seal import seal_abandoned
 from openforge.journal.segments import SEALED, Segment, journal_dir, segment_name
@@ -299,3 +299,38 @@ def test_two_writers_beside_live_readers_and_a_sealer(run_dir: Path) -> None:
     assert tail.stats == ReadStats()
     assert len(list(run_dir.rglob("*.jsonl"))) > 20
     assert not [*run_dir.rglob("*.open"), *run_dir.rglob("*.torn")]
+
+
+def test_a_record_is_found_again_by_its_place_after_its_segment_was_sealed(run_dir: Path) -> None:
+    writer = JournalWriter(run_dir, RecorderId("rec-a"), RunId("r1"), rotate_bytes=400)
+    tail = Tail(run_dir, ["metric"])
+    for step in range(6):
+        writer.append("metric", step=step, name="größe", value=1.0)
+        writer.append("run.end", state="done")
+    places = tail.poll_places()
+    writer.close()
+    assert len({place.first_seq for place, _ in places}) > 1
+    for place, record in places:
+        assert read_place(run_dir, place) == record
+    assert [record["step"] for _, record in places] == list(range(6))
+
+
+def test_a_place_that_holds_no_record_is_an_error(run_dir: Path) -> None:
+    with JournalWriter(run_dir, RecorderId("rec-a"), RunId("r1")) as writer:
+        writer.append("metric", step=0, name="n", value=1.0)
+    with pytest.raises(JournalError, match="no record at byte 3"):
+        read_place(run_dir, Place("rec-a", 0, 3, 10))
+
+
+def test_a_tail_says_that_there_is_more_even_when_nothing_it_read_was_wanted(run_dir: Path) -> None:
+    with JournalWriter(run_dir, RecorderId("rec-a"), RunId("r1")) as writer:
+        for _ in range(20):
+            writer.append("run.end", state="done", reason="x" * 100)
+        writer.append("metric", step=7, name="n", value=1.0)
+    tail, polls = Tail(run_dir, ["metric"]), 1
+    while not tail.poll(max_bytes=1000):
+        assert tail.more
+        polls += 1
+    assert polls > 2
+    assert tail.poll() == []
+    assert not tail.more

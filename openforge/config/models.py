@@ -186,7 +186,8 @@ class Trainer(_Table):
     penalize_invalid_calls: bool = True
     """A rollout with a tool call that no harness could run scores 0, else the format decays."""
     verl: dict[str, Any] = Field(default_factory=dict)
-    """veRL's own keys, nested or dotted; they come last and are passed through untouched."""
+    """veRL's own keys, nested or dotted: they come last and are passed through untouched. Keys of `megatron` and
+    `fsdp_config` may stand beside one another; those of the chosen backend are taken."""
 
 
 class Target(_Table):

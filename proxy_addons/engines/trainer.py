@@ -33,7 +33,8 @@ _STRANGER = 401  # a trainer that came back has a new token, which we are told a
 
 
 class LivePolicy:
-    """The engine `trainer`. `retries` counts requests that found nobody, `busy` those that were told to come again."""
+    """The engine `trainer`. `retries` counts requests that found nobody who knows us, `busy` those that were told to
+    come again."""
 
     def __init__(self, settings: EngineSettings, sampling: Sampling, stop_ids: Sequence[int], vocab_size: int) -> None:
         self._vocab_size = vocab_size
@@ -93,9 +94,11 @@ class LivePolicy:
                         raw = await response.read()
                 if response.status not in (*_BUSY, _STRANGER):
                     return address, response.status, raw
-                self.busy += 1
                 if response.status in _BUSY:
+                    self.busy += 1
                     told = _retry_after_s(response.headers)
+                else:
+                    self.retries += 1
             except (aiohttp.ClientError, OSError):  # TimeoutError is an OSError
                 self.retries += 1
             if told is None:

@@ -122,6 +122,8 @@ async def test_a_trainer_that_comes_back_with_another_token_is_waited_for(live: 
     told = {"addresses": [live.policy.address], "token": "of-the-next-one", "weight_version": "3"}
     assert (await live.desk.control("PUT", "/policy", told))[0] == 200
     assert (await call)[0] == 200
+    status = await live.desk.status()
+    assert (status["engine_retries"] >= 2, status["engine_busy"]) == (True, 0)
 
 
 async def test_a_machine_that_is_gone_without_a_word_is_left_when_the_policy_moves(live: Live) -> None:

@@ -102,6 +102,14 @@ async def test_ids_of_a_recorded_answer_are_those_the_policy_would_have_sampled(
     assert sum(row["loss_mask"]) == 2 * len(record["completion_ids"])
 
 
+async def test_a_call_of_a_tool_that_was_not_offered_is_counted(recording: Desk) -> None:
+    offered = {**orjson.loads(BODY), "tools": [{"type": "function", "function": {"name": "bash"}}]}
+    for body in (offered, orjson.loads(BODY)):
+        assert (await recording.post(body))[0] == 200
+    sealed = await recording.seal()
+    assert (sealed["calls"], sealed["invalid_calls"]) == (2, 1)
+
+
 async def test_w01_the_last_event_waits_for_the_record(recording: Desk, upstream: Upstream) -> None:
     gate = asyncio.Event()
     stream = RESPONSES.write_stream(Answer(Message("assistant", "hello"), "stop", 1, 1), ASKED, "c1")

@@ -6,6 +6,7 @@ down what the new policy was made from. Long work: nothing here belongs into an 
 
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -56,18 +57,21 @@ class Teaching:
     lr: float | None = None
     optimizer: Literal["muon", "adamw"] = "adamw"
     threads: int = 2
+    gpus: int = 0
 
 
 def choose(store_root: Path, model_dir: Path, choice: Choice) -> Selection:
-    """What of the runs is taught to the model in `model_dir`. Raises UsageError for wrong SQL, ConfigError for a folder
-    that is no model."""
+    """What of the runs is taught to the model in `model_dir`. Raises UsageError for wrong SQL or a length that the
+    model does not have, ConfigError for a folder that is no model."""
     limits = model_limits(model_dir)
+    if choice.max_length is not None and choice.max_length > limits.max_length:
+        raise UsageError(f"{model_dir.name} has no more than {limits.max_length} tokens", hint="lower --max-length")
     candidates = read_candidates(store_root, choice.runs, where=choice.where, sql=choice.sql)
     hashes = {row.vocab for candidate in candidates for row in candidate.rows if row.vocab is not None}
     rules = Rules(
         vocabs=same_vocabularies(store_root, hashes, model_dir),
         vocab_size=limits.vocab_size,
-        max_length=limits.max_length,
+        max_length=limits.max_length if choice.max_length is None else sys.maxsize,  # an error, see `check`
         min_reward=choice.min_reward,
         per_task=choice.per_task,
         seed=choice.seed,
@@ -138,21 +142,32 @@ def make_policy(
 
 
 def settings_for(lengths: Sequence[int], teaching: Teaching) -> SftSettings:
-    """The trainer's settings for rows of these lengths (tokens)."""
-    batch = teaching.batch or min(_BATCH_ROWS, len(lengths))
+    """The trainer's settings for rows of these lengths (tokens). Raises UsageError for a batch that the rows or the
+    GPUs do not allow."""
+    ranks = max(1, teaching.gpus)
+    batch = teaching.batch or max(ranks, min(_BATCH_ROWS, len(lengths)) // ranks * ranks)
+    if batch > len(lengths):
+        raise UsageError(
+            f"a step cannot take {batch} rows of {len(lengths)}", hint="lower --batch, or choose more runs"
+        )
+    if batch % ranks:
+        raise UsageError(
+            f"{ranks} GPUs cannot share {batch} rows a step", hint=f"--batch {ranks * (batch // ranks + 1)}"
+        )
     steps = teaching.steps or max(1, round(teaching.epochs * len(lengths) / batch))
     longest = max(lengths)
     fit = max(1, _MICRO_TOKENS // longest)
     return SftSettings(
         steps=steps,
         batch_rows=batch,
-        micro_rows=max(rows for rows in range(1, batch + 1) if batch % rows == 0 and rows <= fit),
-        lr=teaching.lr or _LR[teaching.optimizer],
+        micro_rows=max(rows for rows in range(1, batch + 1) if batch % (ranks * rows) == 0 and rows <= fit),
+        lr=_LR[teaching.optimizer] if teaching.lr is None else teaching.lr,
         warmup_steps=math.ceil(steps / 20),
         max_length=longest,
         threads=teaching.threads,
         optimizer=teaching.optimizer,
         recompute=longest > _MICRO_TOKENS // 2,
+        gpus=teaching.gpus,
     )
 
 

@@ -1,6 +1,6 @@
 """Supervised fine-tuning with veRL's own SFT trainer: one function, from rows of recorded ids to a model folder.
 
-The trainer runs as a process of its own, on the CPU platform of `trainer.verl_plugins`. Rows are taken as
+The trainer runs as a process of its own, on GPUs or on the CPU platform of `trainer.verl_plugins`. Rows are taken as
 they are: ids and masks, nothing is rendered again, and a row that is too long is an error. Any causal model in Hugging
 Face's layout goes in, and the same layout comes out with the tokenizer it had.
 """
@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import orjson
 import pyarrow.parquet as pq
 
-from openforge.errors import InfraError, OpenForgeError
+from openforge.errors import InfraError, OpenForgeError, UsageError
 from openforge.program import run_program
 from trainer.verl_plugins import CPU_ENVIRONMENT
 
@@ -38,9 +38,9 @@ class Step(NamedTuple):
 class SftSettings:
     """What is taught how long; `lr` is warmed up and then lowered along a cosine to a twentieth.
 
-    A step takes `batch_rows` rows, `micro_rows` of them (which must divide it) at a time. `muon` learns a small model
-    from nothing in a quarter of AdamW's steps. `recompute` saves memory: activations are made again for the backward
-    pass.
+    A step takes `batch_rows` rows, each GPU `micro_rows` at a time; gpus × micro_rows must divide it. `muon` learns a
+    small model from nothing in a quarter of AdamW's steps, on one GPU at most. `recompute` saves memory: activations
+    are made again for the backward pass. `gpus=0` is the CPU, with `threads`.
     """
 
     steps: int = 300
@@ -52,6 +52,7 @@ class SftSettings:
     threads: int = 2
     optimizer: Literal["muon", "adamw"] = "muon"
     recompute: bool = False
+    gpus: int = 0
 
 
 def run_sft(
@@ -63,9 +64,12 @@ def run_sft(
 ) -> list[Step]:
     """Teach the model in folder `model` the rows of a Parquet file and leave the result in the new folder `dest`.
 
-    `rows` has the columns `input_ids` and `loss_mask`. Raises OpenForgeError when there are fewer rows than a step
-    takes or the loss is no longer a number, InfraError with the trainer's last lines when it fails.
+    `rows` has the columns `input_ids` and `loss_mask`. Raises UsageError for muon on several GPUs, OpenForgeError when
+    there are fewer rows than a step takes or the loss is no longer a number, InfraError with the trainer's last lines
+    when it fails.
     """
+    if settings.optimizer == "muon" and settings.gpus > 1:
+        raise UsageError("muon needs whole parameters, and several GPUs share them", hint="--optimizer adamw")
     row_count = pq.read_metadata(rows).num_rows
     if row_count < settings.batch_rows:
         raise OpenForgeError(f"{rows.name} has {row_count} rows, a step takes {settings.batch_rows}")
@@ -82,15 +86,10 @@ def run_sft(
 
     with TemporaryDirectory(prefix=".sft-", dir=dest.parent) as work:
         run_program(
-            [
-                sys.executable,
-                "-m",
-                "verl.trainer.sft_trainer",
-                *_overrides(rows, model, Path(work), row_count, settings),
-            ],
+            [*_program(settings.gpus), *overrides(rows, model, Path(work), row_count, settings)],
             step="teaching the policy",
             cwd=Path(work),  # hydra and the trackers write into the folder they start in
-            env=_environment(settings.threads),
+            env=_environment(settings),
             on_line=read,
         )
         result = Path(work) / f"global_step_{settings.steps}" / "huggingface"
@@ -122,23 +121,30 @@ def _keep_tokenizer(model: Path, result: Path) -> None:
 
 # What torchrun would set for one process: without it a failure shows its own traceback, not torchrun's.
 _ONE_PROCESS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+_ON_CPU = {
+    **CPU_ENVIRONMENT,
+    # Threads that spin while they wait make a busy machine ten times slower.
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "0",
+    "CUDA_VISIBLE_DEVICES": "",
+}
 
 
-def _environment(threads: int) -> dict[str, str]:
+def _program(gpus: int) -> list[str]:
+    ranks = ["torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}", "-m"] if gpus > 1 else []
+    return [sys.executable, "-m", *ranks, "verl.trainer.sft_trainer"]
+
+
+def _environment(settings: SftSettings) -> dict[str, str]:
     inherited = os.environ.get("PYTHONPATH", "")
     return {
-        **CPU_ENVIRONMENT,
-        **_ONE_PROCESS,
+        **({} if settings.gpus > 1 else _ONE_PROCESS),
+        **({} if settings.gpus else {**_ON_CPU, "OMP_NUM_THREADS": str(settings.threads)}),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), inherited])),
         "PYTHONUNBUFFERED": "1",
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        "OMP_NUM_THREADS": str(threads),
-        # Threads that spin while they wait make a busy machine ten times slower.
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "GOMP_SPINCOUNT": "0",
-        "CUDA_VISIBLE_DEVICES": "",
     }
 
 
@@ -148,8 +154,10 @@ _OPTIMIZERS = {
 }
 
 
-def _overrides(rows: Path, model: Path, work: Path, row_count: int, settings: SftSettings) -> list[str]:
+def overrides(rows: Path, model: Path, work: Path, row_count: int, settings: SftSettings) -> list[str]:
+    """What veRL's SFT trainer is told, in hydra's form, to leave checkpoints in `work`."""
     epochs = math.ceil(settings.steps / (row_count // settings.batch_rows))
+    compute = "bf16" if settings.gpus else "fp32"
     values: dict[str, Any] = {
         "data.train_files": rows.resolve(),
         "data.custom_cls.path": _ROOT / "trainer" / "verl_plugins" / "ids_dataset.py",
@@ -166,7 +174,7 @@ def _overrides(rows: Path, model: Path, work: Path, row_count: int, settings: Sf
         "model.enable_gradient_checkpointing": settings.recompute,
         "engine.strategy": "fsdp2",
         "engine.model_dtype": "fp32",
-        "+engine.mixed_precision": "{param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}",
+        "+engine.mixed_precision": f"{{param_dtype:{compute},reduce_dtype:fp32,buffer_dtype:fp32}}",
         "engine.use_torch_compile": False,
         **{f"optim.{key}": value for key, value in _OPTIMIZERS[settings.optimizer].items()},
         "optim.lr": settings.lr,
@@ -174,7 +182,8 @@ def _overrides(rows: Path, model: Path, work: Path, row_count: int, settings: Sf
         "optim.lr_scheduler_type": "cosine",
         "optim.min_lr_ratio": 0.05,
         "optim.weight_decay": 0.0,
-        "trainer.device": "cpu",
+        "trainer.device": "cuda" if settings.gpus else "cpu",
+        "trainer.n_gpus_per_node": max(1, settings.gpus),
         "trainer.logger": "[console]",
         "trainer.total_epochs": epochs,
         "trainer.total_training_steps": settings.steps,

@@ -49,7 +49,8 @@ def sft(
     batch: Annotated[int | None, typer.Option(min=1, help="Rows of a step (default: 8, or all when fewer).")] = None,
     lr: Annotated[float | None, typer.Option(min=0, help="Learning rate (default: adamw 2e-5, muon 1e-3).")] = None,
     optimizer: Annotated[Optimizer, typer.Option(help="muon suits tiny models.")] = Optimizer.ADAMW,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of the trainer.")] = 2,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of the trainer on the CPU.")] = 2,
+    gpus: Annotated[int | None, typer.Option(min=0, help="0 = the CPU (default: trainer.gpus).")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be taught.")] = False,
 ) -> None:
     """Teach a model the successes of runs: supervised fine-tuning on the ids as they were recorded.
@@ -67,7 +68,8 @@ def sft(
     dest = policies.new_place(out) if out else None
     model_dir = policies.resolve_policy(policy or loaded.config.policy.model)
     choice = Choice(_run_ids(loaded.store_root, runs or ["latest"]), where, sql, min_reward, per_task, seed, max_length)
-    teaching = Teaching(epochs, steps, batch, lr, optimizer.value, threads)
+    gpus = loaded.config.trainer.gpus if gpus is None else gpus
+    teaching = Teaching(epochs, steps, batch, lr, optimizer.value, threads, gpus)
     selection = choose(loaded.store_root, model_dir, choice)
     output.emit([line._asdict() for line in selection.outcomes], COLUMNS)
     check(selection, choice, model_dir)
@@ -94,20 +96,20 @@ def _teach(
     from openforge_tui.cli.progress import progress
     from openforge_tui.sft import make_policy
 
-    with progress("teaching", 0) as shown:
-        every = 1
+    with progress("rows", len(selection.rows)) as shown:
+        every, shown_steps, total = 1, 0, 0
 
         def on_start(fixed: "SftSettings") -> None:
-            nonlocal every
-            every = max(1, fixed.steps // _LINES)
-            output.say(
-                f"teaching {len(selection.rows)} rows in {fixed.steps} steps of {fixed.batch_rows}: {fixed.optimizer}, "
-                f"lr {fixed.lr:g}, rows of at most {fixed.max_length} tokens …"
-            )
-            shown.phase("teaching", fixed.steps)
+            nonlocal every, total
+            every, total = max(1, fixed.steps // _LINES), fixed.steps
+            shown.step(f"of at most {fixed.max_length} tokens", len(selection.rows))
+            shown.phase("teaching", total)
+            output.say(f"{total} steps of {fixed.batch_rows} rows, {fixed.optimizer}, lr {fixed.lr:g} …")
 
         def on_step(step: "Step") -> None:
-            if step.number % every == 0:
-                shown.step(f"loss {step.loss:.4f}", every)
+            nonlocal shown_steps
+            if step.number % every == 0 or step.number == total:
+                shown.step(f"loss {step.loss:.4f}", step.number - shown_steps)
+                shown_steps = step.number
 
         make_policy(store_root, model_dir, dest, selection, choice, teaching, on_start, on_step)

@@ -18,8 +18,7 @@ def _byte_pieces() -> list[str]:
     return [shifted.get(number, chr(number)) for number in [*plain, *hidden]]
 
 
-@pytest.fixture
-def tokenizer_dir(tmp_path: Path) -> Path:
+def write_tokenizer(folder: Path) -> Path:
     """A byte-level BPE folder laid out as Qwen3's: bytes first, then merges in rank order, then added tokens."""
     pairs = [merge.split(" ") for merge in _MERGES]
     pieces = [*_byte_pieces(), *(left + right for left, right in pairs)]
@@ -48,7 +47,6 @@ def tokenizer_dir(tmp_path: Path) -> Path:
             "merges": pairs,
         },
     }
-    folder = tmp_path / "tokenizer"
     folder.mkdir()
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     decoder = {str(entry["id"]): {"content": entry["content"]} for entry in added}
@@ -56,3 +54,21 @@ def tokenizer_dir(tmp_path: Path) -> Path:
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }}", encoding="utf-8")
     return folder
+
+
+def write_toy_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An untrained two-layer model in the new folder, with that tokenizer; needs the train set."""
+    from trainer.starter.cut import cut_tokenizer
+    from trainer.starter.model import Shape, write_untrained
+
+    monkeypatch.setattr("trainer.starter.model.END_OF_TEXT", 268)
+    monkeypatch.setattr("trainer.starter.model.END_OF_TURN", 270)
+    source = write_tokenizer(folder.with_name(f"{folder.name}-tokenizer"))
+    cut = folder.with_name(f"{folder.name}-cut")
+    write_untrained(folder, cut, cut_tokenizer(source, [], cut), Shape(hidden=32, heads=2, window=8), seed=0)
+    return folder
+
+
+@pytest.fixture
+def tokenizer_dir(tmp_path: Path) -> Path:
+    return write_tokenizer(tmp_path / "tokenizer")

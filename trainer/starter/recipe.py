@@ -20,7 +20,7 @@ from trainer.starter.model import Shape
 
 VERSION = 1
 # Settings that came after the first starters were made: at their defaults they change nothing, so they are not hashed.
-_LATER = ("optimizer", "recompute")
+_LATER = ("optimizer", "recompute", "gpus")
 
 
 @dataclass(frozen=True)

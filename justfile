@@ -10,6 +10,10 @@ default:
 demo *args:
     @openforge demo "$@"
 
+# A small policy learns inside a real harness, with veRL, on this machine: the curve, then before and after
+learn *args:
+    @openforge learn "$@"
+
 # What this machine has and what it lacks
 doctor *args:
     @openforge doctor "$@"

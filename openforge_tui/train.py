@@ -104,7 +104,10 @@ def write_plans(training: Training) -> None:
 
 
 class Stop:
-    """Asked to end at the end of a step. `ask` is for a signal handler: True when the training will end by itself."""
+    """Asked to end at the end of a step. `ask` is for a signal handler: True when the training will end by itself.
+
+    `process` is the trainer while it is at work; one that is still starting has no step to end.
+    """
 
     def __init__(self) -> None:
         self.asked = False
@@ -184,7 +187,6 @@ class _Supervisor:
     async def _once(self) -> int:
         """One life of the trainer; its exit code."""
         async with _process(self._training, self._log) as process:
-            self._stop.process = process
             reading = asyncio.create_task(self._read(process))
             watching = asyncio.create_task(self._end_with_policy(process))
             try:
@@ -201,9 +203,11 @@ class _Supervisor:
                 log.write(line)
                 log.flush()
                 if line.startswith(EVENT.encode()):
-                    self._take(orjson.loads(line[len(EVENT) :]))
+                    self._take(orjson.loads(line[len(EVENT) :]), process)
 
-    def _take(self, event: Mapping[str, Any]) -> None:
+    def _take(self, event: Mapping[str, Any], process: asyncio.subprocess.Process) -> None:
+        if event["event"] == "ready":
+            self._stop.process = process
         if event["event"] == "step":
             self._step, self._progressed = event["step"], True
         self._done = self._done or event["event"] == "done"
@@ -244,38 +248,38 @@ async def _process(training: Training, log: Path) -> AsyncIterator[asyncio.subpr
         await asyncio.to_thread(_end_ray, ray_dir)
 
 
-def _environment(training: Training, face: Mapping[str, str], ray_dir: Path) -> dict[str, str]:
+def verl_environment(config: Config) -> dict[str, str]:
+    """The environment of every process that loads veRL."""
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     vllm = vllm_environment()
-    cpu = CPU_ENVIRONMENT if training.config.trainer.gpus == 0 else {}
     return {
         **inherited,
         **vllm,
-        **cpu,
+        **(CPU_ENVIRONMENT if config.trainer.gpus == 0 else {}),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), vllm["PYTHONPATH"]])),
         "PYTHONUNBUFFERED": "1",
-        URL: face["url"],
-        TOKEN: face["token"],
-        "TENSORBOARD_DIR": str(training.place().tensorboard),
-        "RAY_TMPDIR": str(ray_dir),
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_memory_monitor_refresh_ms": "0",
-        "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "HYDRA_FULL_ERROR": "1",
         "VERL_LOGGING_LEVEL": "WARNING",  # below it, veRL's separate_async without a hybrid engine fails while logging
     }
 
 
+def _environment(training: Training, face: Mapping[str, str], ray_dir: Path) -> dict[str, str]:
+    return {
+        **verl_environment(training.config),
+        URL: face["url"],
+        TOKEN: face["token"],
+        "TENSORBOARD_DIR": str(training.place().tensorboard),
+        "RAY_TMPDIR": str(ray_dir),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_memory_monitor_refresh_ms": "0",
+    }
+
+
 def _end_ray(ray_dir: Path) -> None:
-    """Ray's daemons and actors outlive a driver that was killed; those that name this run's folder are ours."""
-    mark = str(ray_dir).encode()
+    """Ray's daemons and actors outlive a driver that was killed: ended are those that write into this run's folder."""
     for _ in range(20):
-        ours = [
-            pid
-            for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
-            if pid != os.getpid() and _names(pid, mark)
-        ]
+        ours = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _writes_into(pid, ray_dir)]
         if not ours:
             break
         for pid in ours:
@@ -284,12 +288,11 @@ def _end_ray(ray_dir: Path) -> None:
     shutil.rmtree(ray_dir, ignore_errors=True)
 
 
-def _names(pid: int, mark: bytes) -> bool:
-    """Whether a process was started with RAY_TMPDIR of this run."""
+def _writes_into(pid: int, folder: Path) -> bool:
     try:
-        return b"RAY_TMPDIR=" + mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return any(os.readlink(f"/proc/{pid}/fd/{number}").startswith(f"{folder}/") for number in (1, 2))
     except OSError:
-        return False
+        return False  # it ended, or is not ours
 
 
 async def _line(stream: asyncio.StreamReader) -> bytes:

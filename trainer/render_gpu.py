@@ -6,9 +6,8 @@ Checked against veRL's own schema (check_config.py); not every combination was r
 
 from typing import Any
 
-from trainer.settings import TrainSettings
+from trainer.settings import MACHINE_GPUS, TrainSettings
 
-_MACHINE_GPUS = 8
 _SEQUENCES = 256  # that one vLLM replica runs at once
 _CALLS_A_SEQUENCE = 8  # calls the live policy takes in for each of them
 
@@ -26,7 +25,7 @@ def gpu(settings: TrainSettings) -> dict[str, Any]:
         "trainer.nnodes": machines,
         "trainer.n_gpus_per_node": gpus,
         # names, not cores: veRL's actors each take one; several machines are a Ray cluster, which knows its own
-        "ray_kwargs.ray_init.num_cpus": 32 + 8 * settings.gpus if settings.gpus <= _MACHINE_GPUS else None,
+        "ray_kwargs.ray_init.num_cpus": 32 + 8 * settings.gpus if settings.gpus <= MACHINE_GPUS else None,
         f"{_MODEL}.enable_gradient_checkpointing": True,
         f"{_ACTOR}.use_dynamic_bsz": True,  # rows are packed by tokens, and the longest one must fit
         f"{_ACTOR}.ppo_max_token_len_per_gpu": settings.prompt_length + settings.response_length,
@@ -39,7 +38,7 @@ def gpu(settings: TrainSettings) -> dict[str, Any]:
 
 def layout(gpus: int) -> tuple[int, int]:
     """Machines, and GPUs of each: one machine up to 8, then whole machines of 8."""
-    return (1, gpus) if gpus <= _MACHINE_GPUS else (gpus // _MACHINE_GPUS, _MACHINE_GPUS)
+    return (1, gpus) if gpus <= MACHINE_GPUS else (gpus // MACHINE_GPUS, MACHINE_GPUS)
 
 
 def _fsdp(settings: TrainSettings) -> dict[str, Any]:

@@ -65,15 +65,16 @@ def make_row(sample: Mapping[str, Any], *, reach: int | None, max_length: int) -
     if first == 0:
         raise RowError("empty_prompt_ids", f"{sample['sample_id']} has no prompt")
     start = 0 if reach is None else max(0, first - 1 - reach)
-    if len(ids) - start > max_length:
-        raise RowError("too_long", f"{sample['sample_id']} has {len(ids) - start} ids, a row may have {max_length}")
     end = len(mask) - _first(mask[::-1])  # type: ignore[operator]  # there is one, see above
+    if end - start > max_length:
+        raise RowError("too_long", f"{sample['sample_id']} has {end - start} ids, a row may have {max_length}")
     kept = [bool(flag) for flag in mask[first:end]]
     if any(value is None for value, flag in zip(logprobs[first:end], kept, strict=True) if flag):
         raise RowError("logprobs_missing", f"{sample['sample_id']} lacks the logprob of a sampled id")
-    steps = [step_of(str(version)) for _, version in sample["versions"]]
-    if not steps:
+    versions = [version for _, version in sample["versions"]]
+    if not versions or not all(versions):
         raise RowError("version_missing", f"{sample['sample_id']} does not say which weights sampled it")
+    steps = [step_of(version) for version in versions]
     return Row(
         prompt=list(ids[start:first]),
         response=list(ids[first:end]),

@@ -11,6 +11,9 @@ from typing import Any, Literal, Self
 
 from openforge.config.models import Config
 
+MACHINE_GPUS = 8
+"""GPUs of one machine where there are several."""
+
 
 @dataclass(frozen=True)
 class TrainSettings:
@@ -111,8 +114,10 @@ class TrainSettings:
 
     @property
     def rollout_gpus(self) -> int:
-        """GPUs that sample: all of them in turns with training, or half of them at the same time."""
-        return self.gpus if self.mode == "sync" else self.gpus // 2
+        """GPUs that sample: all of them in turns with training, or half of them (or of the machines) meanwhile."""
+        if self.mode == "sync":
+            return self.gpus
+        return self.gpus // 2 if self.gpus <= MACHINE_GPUS else self.gpus // MACHINE_GPUS // 2 * MACHINE_GPUS
 
     @property
     def train_gpus(self) -> int:

@@ -127,9 +127,9 @@ class _Steps(PPOTrainer):  # type: ignore[misc]
             keys=[key for key, _ in real], partition_id=batch.partition_id, select_fields=["extra_fields", "rm_scores"]
         )
         found = []
-        for (_, tag), extra, scores in zip(real, told["extra_fields"].tolist(), told["rm_scores"], strict=True):
+        for (_, tag), extra, scores in zip(real, list(told["extra_fields"]), told["rm_scores"].unbind(), strict=True):
             staleness = self.global_steps - 1 - tag["min_global_steps"]
-            found.append({**extra, "reward": float(scores.sum()), "staleness": staleness})
+            found.append({**getattr(extra, "data", extra), "reward": float(scores.sum()), "staleness": staleness})
         return found
 
     def _validate(self) -> dict[str, float]:

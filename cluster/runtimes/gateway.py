@@ -62,7 +62,8 @@ class Gateway:
 
     async def _listen(self, path: Path, port: Callable[[], int]) -> None:
         async def on_link(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._link(port(), reader, writer)
+            with suppress(asyncio.CancelledError):  # leaving ends the links; asyncio would print each one's traceback
+                await self._link(port(), reader, writer)
 
         self._servers.append(await asyncio.start_unix_server(on_link, path))
         os.chmod(path, 0o666)  # reachable only through the mount: the folder itself is closed

@@ -33,6 +33,7 @@ VERBS: dict[str, Verb] = {
     "doctor": Verb("doctor", _START, "Check this machine and say what to type next."),
     "init": Verb("init", _START, "Write an openforge.toml here."),
     "demo": Verb("demo", _START, "Real harnesses, a small policy, every token: from nothing to a table."),
+    "learn": Verb("learn", _START, "A small policy learns inside a real harness: the curve, before and after."),
     "run": Verb("run", _RUN, "Run tasks with harnesses against the policy."),
     "eval": Verb("eval", _RUN, "Evaluate checkpoints: success, pass@k and pass^k with intervals."),
     "train": Verb("train", _RUN, "Train the policy inside the real harnesses, with veRL."),

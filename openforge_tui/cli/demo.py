@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from openforge_tui.cli import output, settings
+from openforge_tui.cli.prepare import prepare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +55,7 @@ def demo(
     settings.change(overrides={**typed, **settings.current().overrides})
     loaded = settings.current().load()
     config, store_root = loaded.config, loaded.store_root
-    model_dir = _prepare(config)
+    model_dir = prepare(config)
     run_id = new_run_id()
     rollouts, report = output.run_async(_run(config, store_root, model_dir, run_id))
     _show(store_root, run_id, report)
@@ -70,26 +71,6 @@ def demo(
 
         check(report)
     return 0 if any(rollout.reward is not None for rollout in rollouts) else 3
-
-
-def _prepare(config: "Config") -> "Path | None":
-    """Install and make what this run lacks; returns the policy's folder (None: it is served elsewhere)."""
-    from cluster.install import install
-    from openforge.harness import harness_roots, load_harness
-    from openforge_tui import train_set
-    from openforge_tui.cli.policy import make_missing
-    from openforge_tui.policies import resolve_policy
-
-    if config.policy.base_url:
-        output.say(f"policy: {config.policy.base_url}")
-    elif train_set.missing():
-        train_set.install(output.say)
-    for name in config.run.harnesses:
-        install(load_harness(name, harness_roots(settings.current().project)), output.say)
-    if config.policy.base_url:
-        return None
-    make_missing(config.policy.model)
-    return resolve_policy(config.policy.model)
 
 
 async def _run(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from openforge.errors import UsageError
 from openforge_tui.cli import output, settings
 
 if TYPE_CHECKING:
@@ -80,16 +81,21 @@ def _resumed(name: str, steps: int | None) -> "Training":
 
 
 def _print_config(training: "Training") -> int:
-    from omegaconf import OmegaConf
+    import subprocess
+    import sys
 
-    from trainer.check_config import check
+    from openforge_tui.train import verl_environment
 
-    print(OmegaConf.to_yaml(check(training.overrides())), end="")
+    argv = [sys.executable, "-W", "ignore", "-P", "-m", "trainer.check_config", *training.overrides()]
+    told = subprocess.run(argv, env=verl_environment(training.config), capture_output=True, text=True)
+    if told.returncode:
+        raise UsageError(f"veRL does not take this configuration:\n{told.stderr.strip()}", hint="openforge config show")
+    print(told.stdout, end="")
     return 0
 
 
-def run_shown(training: "Training") -> int:
-    """Train with progress on stderr; the table of steps on stdout."""
+def run_shown(training: "Training", *, table: bool = True) -> int:
+    """Train with progress on stderr; `table`: the steps on stdout at the end."""
     from openforge_tui.train import Stop, last_checkpoint
     from openforge_tui.train import train as run
 
@@ -105,7 +111,8 @@ def run_shown(training: "Training") -> int:
             return asked
 
         output.run_async(run(training, output.say, shown.event, stop), finish)
-    output.emit(rows, COLUMNS)
+    if table:
+        output.emit(rows, COLUMNS)
     checkpoint = last_checkpoint(training.folder)
     if checkpoint is not None:
         step = checkpoint.name.removeprefix("global_step_")

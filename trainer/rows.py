@@ -71,10 +71,7 @@ def make_row(sample: Mapping[str, Any], *, reach: int | None, max_length: int) -
     kept = [bool(flag) for flag in mask[first:end]]
     if any(value is None for value, flag in zip(logprobs[first:end], kept, strict=True) if flag):
         raise RowError("logprobs_missing", f"{sample['sample_id']} lacks the logprob of a sampled id")
-    versions = [version for _, version in sample["versions"]]
-    if not versions or not all(versions):
-        raise RowError("version_missing", f"{sample['sample_id']} does not say which weights sampled it")
-    steps = [step_of(version) for version in versions]
+    steps = _steps(sample)
     return Row(
         prompt=list(ids[start:first]),
         response=list(ids[first:end]),
@@ -83,6 +80,16 @@ def make_row(sample: Mapping[str, Any], *, reach: int | None, max_length: int) -
         oldest=min(steps),
         newest=max(steps),
     )
+
+
+def _steps(sample: Mapping[str, Any]) -> list[int]:
+    versions = [version for _, version in sample["versions"] or ()]
+    if not versions or not all(versions):
+        raise RowError("version_missing", f"{sample['sample_id']} does not say which weights sampled it")
+    try:
+        return [step_of(version) for version in versions]
+    except ValueError as error:
+        raise RowError("version_unknown", f"{sample['sample_id']} was sampled by {versions}, no step's") from error
 
 
 def _first(mask: Sequence[int]) -> int | None:

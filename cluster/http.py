@@ -110,6 +110,7 @@ class HttpFace:
         app.router.add_delete("/rollouts/{id}", self._cancel)
         app.router.add_get("/rollouts/{id}/samples", self._samples)
         app.router.add_put("/policies/{name}", self._policy)
+        app.router.add_delete("/policies/{name}", self._drop_policy)
         app.router.add_post("/trainer", self._trainer)
         app.router.add_post("/steps", self._step)
         app.router.add_post("/metrics", self._metrics)
@@ -186,9 +187,14 @@ class HttpFace:
         await self._orchestrator.set_policy(request.match_info["name"], **asked.model_dump())
         return _answer(200, asked.model_dump(mode="json", exclude={"token"}))
 
+    async def _drop_policy(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        await self._orchestrator.drop_policy(name)
+        return _answer(200, {"name": name})
+
     async def _trainer(self, request: web.Request) -> web.Response:
         asked = TrainerRequest.model_validate_json(await request.read())
-        return _answer(200, self._orchestrator.trainer_started(asked.from_step, asked.pid))
+        return _answer(200, await self._orchestrator.trainer_started(asked.from_step, asked.pid))
 
     async def _step(self, request: web.Request) -> web.Response:
         asked = StepRequest.model_validate_json(await request.read())

@@ -66,6 +66,11 @@ class LiveRecorder:
                 if not await _dies(process):
                     raise
 
+    async def forget_policy(self) -> None:
+        """The policy is away: calls wait until it is told where it is again. Nothing when it was never told."""
+        if self._policy is not None:
+            await self.set_policy((), "", self._policy[2])
+
     async def _tell_policy(self, recorder: RecorderProcess) -> None:
         if self._policy is not None and not self._told:
             addresses, token, weight_version = self._policy

@@ -193,9 +193,10 @@ class Orchestrator:
         """End every unfinished rollout; returns them."""
         return await self.cancel_where()
 
-    def trainer_started(self, from_step: int, pid: int) -> Trainer:
-        """A trainer has started, or started again: its policy is not dead any more."""
+    async def trainer_started(self, from_step: int, pid: int) -> Trainer:
+        """A trainer has started, or started again: its policy is not dead any more, and not yet where it was."""
         self.policy_died.clear()
+        await self._recorder.forget_policy()
         return self.training.started(from_step, pid)
 
     async def set_policy(self, name: str, addresses: Sequence[str], token: str, weight_version: str) -> None:
@@ -203,6 +204,13 @@ class Orchestrator:
         self.policies[name] = {"addresses": list(addresses), "weight_version": weight_version}
         if name == "default":
             await self._recorder.set_policy(addresses, token, weight_version)
+
+    async def drop_policy(self, name: str) -> None:
+        """A policy has died. If it is `default`, its rollouts end as `error`, and so do all until a trainer starts."""
+        self.policies.pop(name, None)
+        if name == "default":
+            self.policy_died.set()
+            await self._recorder.forget_policy()
 
     async def status(self) -> dict[str, Any]:
         """What goes on now: rollouts by state, model calls in flight, starts of the recorder."""

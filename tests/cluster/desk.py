@@ -1,7 +1,8 @@
 """Puts a run together for a test: tasks and harnesses from text, the real recorder, the scripted model server."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -78,3 +79,11 @@ class Desk:
 
     def records(self, *kinds: str) -> list[dict[str, Any]]:
         return list(read_records(self.run_dir, kinds or None))
+
+
+async def until(condition: Callable[[], object], wait_s: float = 15.0) -> None:
+    """Wait for what cannot be told to a test in any other way."""
+    end = time.monotonic() + wait_s
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        await asyncio.sleep(0.02)

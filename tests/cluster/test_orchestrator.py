@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from desk import Desk
+from desk import Desk, until
 from model_server import ModelServer
 
 from cluster.orchestrator import Orchestrator
@@ -328,10 +328,3 @@ def _cmdline(pid: int) -> bytes:
 
 def child_pids() -> list[int]:
     return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
-
-
-async def until(condition: "object", wait_s: float = 15.0) -> None:
-    end = time.monotonic() + wait_s
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, "waited too long"
-        await asyncio.sleep(0.02)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from desk import until
 from face import face
 from tokenizers import Tokenizer
 
@@ -31,7 +32,7 @@ async def policy(qwen3_dir: Path) -> AsyncIterator[FakeLivePolicy]:
     await made.kill()
 
 
-async def test_rollouts_wait_for_the_trainers_policy_and_give_exact_samples(
+async def test_rollouts_wait_for_the_trainers_policy_and_outlive_recorder_and_policy(
     tmp_path: Path, qwen3_dir: Path, policy: FakeLivePolicy
 ) -> None:
     config = Config(run=Run(concurrency=2, retries=2, time_limit_s=60.0))
@@ -59,9 +60,22 @@ async def test_rollouts_wait_for_the_trainers_policy_and_give_exact_samples(
             assert after["state"] == "done"
             assert len((await http.get(f"/rollouts/{after['rollout_id']}/samples"))["samples"]) == 1
             assert (await http.get("/status"))["recorder_starts"] == 2
+            policy.hold = asyncio.Event()
+            name = (await http.rollout(TASK, key="k"))["rollout_id"]
+            await until(lambda: len(policy.asked) == 3)
+            assert (await http.ask("DELETE", "/policies/default"))[0] == 200
+            dead = await http.ended(name, 10)
+            assert (dead["state"], dead["error_class"], dead["attempt"]) == ("error", "policy", 0)
+            policy.hold = None
+            await http.ask("POST", "/trainer", {"from_step": 0, "pid": 2})
+            assert (await orchestrator.recorder.status())["policy"]["addresses"] == []
+            await http.ask("PUT", "/policies/default", {**told, "token": SECRET})
+            assert (await http.rollout(TASK, key="k"))["rollout_id"] == name
+            again = await http.ended(name, 60)
+            assert (again["state"], again["attempt"]) == ("done", 1)
     assert not holding(tmp_path, SECRET)
     rows = query(tmp_path, "SELECT purpose, step, group_id, samples FROM rollouts ORDER BY sample")
-    assert [tuple(row.values()) for row in rows] == [("train", 1, "g", 1), (None, None, None, 1)]
+    assert [tuple(row.values()) for row in rows] == [("train", 1, "g", 1), (None, None, None, 1), (None, None, None, 1)]
 
 
 def holding(root: Path, text: str) -> list[Path]:

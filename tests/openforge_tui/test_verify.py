@@ -27,7 +27,7 @@ def sample(name: str = "s0", noise: float = 0.0) -> Sample:
     ids = [11, 12, 13, 14, 15, 16, 21, 22, 23, 24, 17, 18, 31, 32, 33]
     mask = [0] * 6 + [1] * 4 + [0] * 2 + [1] * 3
     logprobs = [logprob(ids[:i], ids[i]) + noise if flag else None for i, flag in enumerate(mask)]
-    return Sample("r1.t.react.0", name, ids, mask, logprobs, frozenset({"w1"}))
+    return Sample("r1.t.react.0", name, ids, mask, logprobs, [(6, "w1")])
 
 
 async def check(*samples: Sample, dtype: str = "float32") -> verify.Report:

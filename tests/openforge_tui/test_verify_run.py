@@ -63,7 +63,7 @@ def test_samples_come_with_their_versions(store_root: Path) -> None:
     )
     writer.close()
     (sample,) = read_samples(store_root, "r1")
-    assert sample == Sample("r1.t.react.0", "s1", [1, 2, 3], [0, 1, 1], [None, -0.5, -0.25], frozenset({"w1", "w2"}))
+    assert sample == Sample("r1.t.react.0", "s1", [1, 2, 3], [0, 1, 1], [None, -0.5, -0.25], [(1, "w1"), (2, "w2")])
 
 
 @pytest.mark.parametrize("pattern", ["*.jsonl", "*.parquet"])

@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
+from functools import cache
 from typing import Any, cast, get_origin, get_type_hints
 
 from hydra import compose, initialize_config_module
@@ -51,8 +52,7 @@ def check_keys(overrides: Sequence[str]) -> None:
     """
     try:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
-        groups = [text for text in overrides if text.partition("=")[0] in _GROUPS]
-        stock = cast(Table, OmegaConf.to_container(_compose(groups)))
+        stock = _stock(tuple(text for text in overrides if text.partition("=")[0] in _GROUPS))
         mistakes = [mistake for override in parsed for mistake in _mistakes(override, stock)]
     except HydraException as error:
         raise ConfigError(f"veRL's configuration cannot be composed: {error}") from error
@@ -64,6 +64,12 @@ def check_keys(overrides: Sequence[str]) -> None:
 def _compose(overrides: Sequence[str]) -> DictConfig:
     with initialize_config_module("verl.trainer.config", version_base=None):
         return compose("ppo_trainer", overrides=list(overrides))
+
+
+@cache
+def _stock(groups: tuple[str, ...]) -> Table:
+    """veRL's own files, with references as they stand."""
+    return cast(Table, OmegaConf.to_container(_compose(groups)))
 
 
 def _mistakes(override: Override, stock: Table) -> Iterator[str]:
@@ -137,9 +143,12 @@ def _is_reference(value: Any) -> bool:
 def _nearest(key: str, stock: Table) -> str | None:
     known = list(_keys(stock))
     last = key.rpartition(".")[2]
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.9)
     same_name = [name for name in known if name.rpartition(".")[2] == last]
-    found = close or difflib.get_close_matches(key, same_name or known, n=1)
+    found = (
+        difflib.get_close_matches(key, known, n=1, cutoff=0.9)
+        or difflib.get_close_matches(key, same_name, n=1, cutoff=0)
+        or difflib.get_close_matches(key, known, n=1)
+    )
     return f"trainer.verl.{found[0]}" if found else None
 
 

@@ -17,7 +17,7 @@ from trainer.settings import TrainSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 _PLUGINS = ROOT / "trainer" / "verl_plugins"
-_PLAIN = re.compile(r"[A-Za-z_][\w.]*")
+_PLAIN = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 _WORDS = ("true", "false", "null", "nan", "inf")
 _MICRO_TOKENS = 8192
 _CALLS_A_SEQUENCE = 8  # calls the live policy takes in for each that vLLM runs at once

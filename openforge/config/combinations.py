@@ -74,6 +74,12 @@ def _machine(config: Config) -> Iterator[Clash]:
             'trainer.mode = "separate_async" trains and samples on GPUs of their own, and trainer.gpus = 1',
             'set trainer.gpus to 2 or more, or trainer.mode = "sync"',
         )
+    if trainer.gpus > 8 and trainer.gpus % 8:
+        yield Clash(
+            "trainer.gpus",
+            f"trainer.gpus = {trainer.gpus} is more than one machine of 8 and no whole number of them",
+            "set a multiple of 8; for other machines set trainer.nnodes and n_gpus_per_node in [trainer.verl]",
+        )
     if trainer.optimizer == "muon" and (trainer.backend == "megatron" or trainer.gpus > 1):
         yield Clash(
             "trainer.optimizer",

@@ -46,6 +46,8 @@ def test_own_gpus_for_sampling_only_when_it_goes_on_during_updates() -> None:
     turns, apart = settings(gpus=8), settings(gpus=7, mode="separate_async")
     assert (turns.train_gpus, turns.rollout_gpus) == (8, 8)
     assert (apart.train_gpus, apart.rollout_gpus) == (4, 3)
+    machines = settings(gpus=24, mode="separate_async")
+    assert (machines.train_gpus, machines.rollout_gpus) == (16, 8)
 
 
 def test_keys_of_verl_keep_their_order_and_types() -> None:

@@ -55,6 +55,7 @@ def test_a_mix_of_nothing_is_refused(refusal, tmp_path: Path) -> None:
     [
         ("backend = 'megatron'", "openforge.toml:3: trainer.backend"),
         ("mode = 'separate_async'\ngpus = 1", "openforge.toml:3: trainer.mode"),
+        ("gpus = 12", "openforge.toml:3: trainer.gpus"),
         ("optimizer = 'muon'\ngpus = 2", "openforge.toml:3: trainer.optimizer"),
         ("optimizer = 'muon'\ngpus = 1\nbackend = 'megatron'", "openforge.toml:3: trainer.optimizer"),
     ],
@@ -68,7 +69,7 @@ def test_a_way_to_train_needs_its_machine(refusal, text: str, told: str) -> None
     [
         "mode = 'separate_async'",
         "mode = 'separate_async'\ngpus = 2",
-        "backend = 'megatron'\ngpus = 8",
+        "backend = 'megatron'\ngpus = 16",
         "optimizer = 'muon'\ngpus = 1",
     ],
 )

@@ -98,22 +98,25 @@ class LivePolicy:
         if self.running >= self._limit:
             self.pushed_back += 1
             return _refuse(429, "busy", f"{self.running} calls are being answered", _RETRY_S)
+        self.running += 1  # before the body is read: others arrive meanwhile
         try:
             ask = Ask.model_validate_json(await request.read())
+            if len(ask.prompt) >= self._max_model_len:
+                detail = f"{len(ask.prompt)} ids, the context has {self._max_model_len}"
+                return _refuse(400, "context_length_exceeded", detail)
+            return await self._ask_servers(ask)
         except ValidationError as error:
             return _refuse(400, "invalid_request", str(error))
-        if len(ask.prompt) >= self._max_model_len:
-            detail = f"{len(ask.prompt)} ids, the context has {self._max_model_len}"
-            return _refuse(400, "context_length_exceeded", detail)
-        self.running += 1
+        finally:
+            self.running -= 1
+
+    async def _ask_servers(self, ask: Ask) -> web.Response:
         try:
             return await self._answer(ask)
         except Exception as error:  # whatever Ray raises when an engine is gone: the recorder is told, the trainer ends
             log.exception("a generation failed")
             self.dead.set()
             return _refuse(502, "engine_dead", f"{type(error).__name__}: {error}"[:500])
-        finally:
-            self.running -= 1
 
     async def _answer(self, ask: Ask) -> web.Response:
         ids: list[int] = []

@@ -63,12 +63,21 @@ class Orchestrator:
                 if attempt + 1 == _TRIES:
                     raise InfraError(f"the orchestrator does not answer {method} {path}: {error!r}") from error
                 await asyncio.sleep(_BACKOFF_S * 2**attempt)
-        told = orjson.loads(raw) if raw else {}
+        told = _read(raw)
         if status >= 500:
             raise InfraError(f"the orchestrator could not {method} {path}: {status} {told.get('error', '')}")
         if status >= 400:
             raise OpenForgeError(f"the orchestrator refused {method} {path}: {status} {told.get('error', '')}")
-        return dict(told)
+        return told
 
     async def close(self) -> None:
         await self._http.close()
+
+
+def _read(raw: bytes) -> dict[str, Any]:
+    """What was answered; aiohttp's own refusals are plain text."""
+    try:
+        told = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return {"error": raw.decode(errors="replace")[:500]}
+    return told if isinstance(told, dict) else {"error": f"{told!r}"[:500]}

@@ -10,7 +10,7 @@ from synthetic import SyntheticRun
 
 from openforge.errors import UsageError
 from openforge.store.connect import query
-from openforge.store.export import export
+from openforge.store.export import export, export_rows
 from openforge.store.schema import BY_NAME, VIEWS, arrow_schema
 
 
@@ -87,6 +87,16 @@ def test_sft_says_what_it_left_out_and_why(run: SyntheticRun, tmp_path: Path) ->
         "no exact row: bad_logprob": 1,
         "rollout error without a sample": 1,
     }
+
+
+def test_rows_can_be_chosen_one_by_one(run: SyntheticRun, make_run, tmp_path: Path) -> None:
+    make_run("r0000000bbb").rollout()
+    keys = [(row["rollout_id"], row["sample_id"]) for row in query(run.store_root, "FROM samples ORDER BY ALL")]
+    runs = [run.run_id, "r0000000bbb"]
+    assert export_rows(run.store_root, runs, [keys[3], keys[1]], tmp_path / "rows.parquet") == 2
+    rows = pq.read_table(tmp_path / "rows.parquet").to_pylist()
+    assert [(row["rollout_id"], row["sample_id"]) for row in rows] == [keys[1], keys[3]]
+    assert all(len(row["input_ids"]) == len(row["loss_mask"]) == 240 for row in rows)
 
 
 @pytest.mark.parametrize(

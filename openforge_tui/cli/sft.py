@@ -41,7 +41,7 @@ def sft(
     max_length: Annotated[
         int | None,
         typer.Option(
-            min=2, help="A longer row (tokens) is an error (default: what is too long for the model is left)."
+            min=2, help="A longer row (tokens) is an error (default: what the model cannot take is left out)."
         ),
     ] = None,
     epochs: Annotated[float, typer.Option(min=0.01, help="How often each row is seen.")] = 3,

@@ -67,17 +67,21 @@ _worker: "asyncio.Task[_Worker] | None" = None
 
 
 async def _shared(config: Any, client: LLMServerClient) -> _Worker:
-    """Started by the first loop of this process, awaited by all."""
+    """Started by the first loop of this process, awaited by all; one that failed to start is started anew."""
     global _worker
-    if _worker is None:
-
-        async def start() -> _Worker:
-            worker = _Worker(config, client)
-            await worker.start()
-            return worker
-
-        _worker = asyncio.create_task(start())
+    if _worker is None or (_worker.done() and _worker.exception() is not None):
+        _worker = asyncio.create_task(_started(_Worker(config, client)))
     return await asyncio.shield(_worker)
+
+
+async def _started(worker: _Worker) -> _Worker:
+    try:
+        await worker.start()
+    except OpenForgeError:
+        await worker.policy.close()
+        await worker.orchestrator.close()
+        raise
+    return worker
 
 
 class HarnessLoop(AgentLoopBase):  # type: ignore[misc]

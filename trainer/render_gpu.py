@@ -27,7 +27,7 @@ def gpu(settings: TrainSettings) -> dict[str, Any]:
         # names, not cores: veRL's actors each take one; several machines are a Ray cluster, which knows its own
         "ray_kwargs.ray_init.num_cpus": 32 + 8 * settings.gpus if settings.gpus <= MACHINE_GPUS else None,
         f"{_MODEL}.enable_gradient_checkpointing": True,
-        f"{_ACTOR}.use_dynamic_bsz": True,  # rows are packed by tokens, and the longest one must fit
+        # with use_dynamic_bsz, where rows are packed by tokens: the longest one fits
         f"{_ACTOR}.ppo_max_token_len_per_gpu": settings.prompt_length + settings.response_length,
         f"{_ROLLOUT}.tensor_model_parallel_size": 1,
         f"{_ROLLOUT}.max_num_seqs": _SEQUENCES,
@@ -53,9 +53,14 @@ def _fsdp(settings: TrainSettings) -> dict[str, Any]:
         f"{_ACTOR}.optim.optimizer": "MuonAdamW" if muon else "AdamW",
         f"{_REF}.fsdp_config.dtype": half,
         f"{_REF}.fsdp_config.param_offload": True,  # it is asked once a step
-        # These two work with requirements/train-gpu.txt alone; with the package flash-attn a recipe changes both.
+        # Works with requirements/train-gpu.txt alone. One row at a time, since shorter ones beside it would be padded
+        # to its length; with flash-attn a recipe may ask for it, for use_remove_padding and use_dynamic_bsz.
         f"+{_MODEL}.override_config.attn_implementation": "sdpa",
         f"{_MODEL}.use_remove_padding": False,
+        f"{_ACTOR}.use_dynamic_bsz": False,
+        f"{_ACTOR}.ppo_micro_batch_size_per_gpu": 1,
+        f"{_REF}.log_prob_micro_batch_size_per_gpu": 1,
+        f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu": 1,
     }
 
 
@@ -66,6 +71,7 @@ def _megatron(settings: TrainSettings) -> dict[str, Any]:
         f"{_ACTOR}.megatron.dtype": half,
         f"{_REF}.megatron.dtype": half,
         f"{_MODEL}.use_remove_padding": True,
+        f"{_ACTOR}.use_dynamic_bsz": True,
     }
 
 

@@ -69,6 +69,11 @@ time_limit_s = {config.run.time_limit_s:g}
 memory = {_toml(config.sandbox.memory)}
 # egress_allow = ["packages.example:443"]
 
+# `openforge train --recipe NAME` takes a whole experiment from trainer/recipes; what stands in this file wins over it.
+# [trainer]
+# recipe = "tiny-cpu"
+# steps = {config.trainer.steps}
+
 # A target overrides any value above: openforge run --target quick
 # [target.quick.run]
 # samples = 1

@@ -118,7 +118,7 @@ class Report:
         verdict = f"{len(self.failures)} of {len(self.rows)} samples fail" if self.failures else "every sample passes"
         weak = " (weak: this dtype hides small faults; verify in float32)" if self.limits.weak else ""
         return (
-            f"verify: {len(self.rows)} samples, {self.sampled:,} sampled tokens{self._sources()}, "
+            f"verify: {_samples(len(self.rows))}, {self.sampled:,} sampled tokens{self._sources()}, "
             f"largest difference {self.max_diff:.1e} (limit {self.limits.maximum:.0e}), "
             f"mean {self.mean_diff:.1e} (limit {self.limits.mean:.0e}): {verdict}{weak}"
         )
@@ -126,7 +126,7 @@ class Report:
     def _sources(self) -> str:
         count = len({version for row in self.rows for version in row.versions})
         mixed = sum(len(row.versions) > 1 for row in self.rows)
-        return f" from {count} weight versions, {mixed} samples with two or more" if count > 1 else ""
+        return f" from {count} weight versions, {_samples(mixed)} with two or more" if count > 1 else ""
 
     def unverified(self) -> str:
         """What could not be verified, for a person; empty when everything was."""
@@ -135,8 +135,12 @@ class Report:
         more = len(self.unsaved) - _SHOWN
         weights = ", ".join(self.unsaved[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
         return (
-            f"not verifiable: {self.left} samples of weights {weights}, not saved; [trainer] save_every = 1 keeps all"
+            f"not verifiable: {_samples(self.left)} of weights {weights}, not saved; [trainer] save_every = 1 keeps all"
         )
+
+
+def _samples(count: int) -> str:
+    return f"{count:,} sample{'' if count == 1 else 's'}"
 
 
 def check_versions(samples: Iterable[Sample], serving: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
@@ -32,7 +33,7 @@ class Scorer:
         try:
             config = json.loads((model_dir / "config.json").read_bytes())
             model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, local_files_only=True)
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise OpenForgeError(f"{model_dir} cannot be loaded: {error}") from error
         self._reach = attention_reach(config)
         self._temperature = temperature or 1.0

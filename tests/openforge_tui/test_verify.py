@@ -65,6 +65,19 @@ async def test_what_was_sampled_passes() -> None:
     assert "every sample passes" in report.summary()
 
 
+def test_each_sampled_token_has_the_version_of_its_span() -> None:
+    several = replace(sample(), spans=[(2, "w0"), (6, "w1"), (8, "w2"), (10, "w3"), (12, "w1")])
+    assert several.versions == {"w1": [6, 7, 12, 13, 14], "w2": [8, 9]}
+    assert replace(sample(), spans=[(8, "w1")]).versions == {"": [6, 7], "w1": [8, 9, 12, 13, 14]}
+
+
+async def test_the_summary_says_how_many_weights_there_were() -> None:
+    assert "weight versions" not in (await check(sample())).summary()
+    others = replace(sample(), spans=[(6, "w1"), (8, "w2")]), replace(sample(), spans=[(6, "w3")])
+    summary = (await check(sample(), *others)).summary()
+    assert "3 samples, 21 sampled tokens from 3 weight versions, 1 sample with two or more," in summary
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_each_fault_fails_its_row_alone(fault: Callable[[Sample], Sample]) -> None:
     report = await check(sample("good"), fault(sample("bad")))

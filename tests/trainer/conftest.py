@@ -1,6 +1,7 @@
 """A small tokenizer with Qwen3's special tokens, so that no test needs the network."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,21 @@ def write_toy_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     cut = folder.with_name(f"{folder.name}-cut")
     write_untrained(folder, cut, cut_tokenizer(source, [], cut), Shape(hidden=32, heads=2, window=8), seed=0)
     return folder
+
+
+def write_other_weights(source: Path, dest: Path, seed: int, scale: float) -> Path:
+    """The model of `source` with noise on every weight, in the new folder `dest`; needs the train set."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(source, dtype="float32")
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += scale * torch.randn_like(weight)
+    shutil.copytree(source, dest)
+    model.save_pretrained(dest)
+    return dest
 
 
 @pytest.fixture

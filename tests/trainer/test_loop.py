@@ -1,11 +1,18 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
+import orjson
 import pytest
 from aiohttp import web
+from tokenizers import Tokenizer
+
+from cluster.launch import live_engine, orchestrate
+from cluster.runtimes import bwrap
+from openforge.config.models import Config, Run
 
 torch = pytest.importorskip("torch", reason="the train set is not installed")
 
@@ -103,17 +110,21 @@ async def desk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Desk]:
     monkeypatch.setenv(URL, f"http://127.0.0.1:{runner.addresses[0][1]}")
     monkeypatch.setenv(TOKEN, "hush")
     yield made
+    await close_worker()
+    await runner.cleanup()
+
+
+async def close_worker() -> None:
     if loop._worker is not None and loop._worker.exception() is None:
         worker = loop._worker.result()
         worker._watch.cancel()
         await worker.policy.close()
         await worker.orchestrator.close()
-    await runner.cleanup()
 
 
-def harness_loop(client: Client | None = None, **ours: Any) -> HarnessLoop:
+def harness_loop(client: Client | None = None, lengths: dict[str, int] | None = None, **ours: Any) -> HarnessLoop:
     told = {"max_calls": 4, "incarnation": 1, "from_step": 4, "reach": None, "penalize_invalid_calls": True, **ours}
-    rollout = {"max_model_len": 64, "prompt_length": 4, "response_length": 4}
+    rollout = lengths or {"max_model_len": 64, "prompt_length": 4, "response_length": 4}
     config = OmegaConf.create({"openforge": told, "actor_rollout_ref": {"rollout": rollout}})
     return HarnessLoop(SimpleNamespace(config=config), client or Client([]), tokenizer=None, processor=None)
 
@@ -272,3 +283,33 @@ async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not true():  # noqa: ASYNC110  what is awaited has no event
             await asyncio.sleep(0.002)
+
+
+@pytest.mark.contract
+async def test_a_rollout_in_its_harness_becomes_the_rows_that_verls_servers_sampled(
+    tmp_path: Path, qwen3_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole way and back: loop, orchestrator, sandbox, harness, recorder, live policy, veRL's client."""
+    if problem := bwrap.probe():
+        pytest.skip(problem)
+    monkeypatch.setattr(loop, "_worker", None)
+    tokenizer = Tokenizer.from_file(str(qwen3_dir / "tokenizer.json"))
+    ids = [*tokenizer.encode("There are no lines to count.").ids, tokenizer.token_to_id("<|im_end|>")]
+    client = Client([token_output(ids[:3], 4, "aborted"), token_output(ids[3:], 5, "completed")])
+    config = Config(run=Run(concurrency=1, retries=0, time_limit_s=60.0))
+    async with orchestrate(config, tmp_path, live_engine(), model_dir=qwen3_dir) as orchestrator:
+        told = orjson.loads((orchestrator.run_dir / "orchestrator.json").read_bytes())
+        monkeypatch.setenv(URL, told["url"])
+        monkeypatch.setenv(TOKEN, told["token"])
+        asked = {**ROW["extra_info"], "task": "desk/count-lines"}
+        long = {"max_model_len": config.policy.max_model_len, "prompt_length": 8000, "response_length": 8000}
+        [row] = await harness_loop(client, lengths=long).run({}, **{**ROW, "extra_info": asked})
+        assert row.prompt_ids == client.asked[0]["prompt_ids"]
+        assert client.asked[1]["prompt_ids"] == row.prompt_ids + ids[:3]
+        assert (row.response_ids, row.response_mask) == (ids, [1] * len(ids))
+        assert row.response_logprobs == [-0.25] * len(ids)
+        assert (row.extra_fields["min_global_steps"], row.extra_fields["max_global_steps"]) == (4, 5)
+        assert (row.reward_score, row.num_turns) == (0.0, 1)
+        [rollout] = orchestrator.roster.accounts()
+        assert (rollout.purpose, rollout.step, rollout.group, rollout.key) == ("train", 5, "u1", "1.u1.2")
+        await close_worker()

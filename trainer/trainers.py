@@ -21,6 +21,7 @@ from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 from verl.workers.utils.padding import response_to_nested
 
+from openforge.errors import InfraError
 from trainer import evaluation
 from trainer.weights import row_weights
 
@@ -46,6 +47,7 @@ class _Steps(PPOTrainer):  # type: ignore[misc]
 
     ask: Ask
     tell: Callable[[dict[str, Any]], None]
+    total_training_steps: int
     stop_asked = False
 
     # what a step is
@@ -54,6 +56,14 @@ class _Steps(PPOTrainer):  # type: ignore[misc]
         """Rows are padded to whole mini-batches of one size: the number of optimizer updates a step is the config's,
         not a consequence of how many rows the rollouts became."""
         return dp_size * int(self.config.openforge.updates)
+
+    def _balance_batch(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        if not batch.keys:
+            raise InfraError(
+                f"no rollout of step {self.global_steps} gave anything to train",
+                hint="openforge sql \"SELECT error_class, detail FROM rollouts WHERE state = 'error'\"",
+            )
+        return super()._balance_batch(batch, *args, **kwargs)
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         batch = super()._compute_advantage(batch, metrics)

@@ -22,6 +22,7 @@ from verl.utils import tensordict_utils as tu  # noqa: E402
 from verl.workers.config import ActorConfig  # noqa: E402
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
+from openforge.errors import InfraError  # noqa: E402
 from trainer.trainers import MARKER, SyncTrainer, step_metrics  # noqa: E402
 
 VOCAB = 12
@@ -272,6 +273,11 @@ def test_numbers_that_are_not_finite_are_not_told_and_phases_are_summed() -> Non
     assert not {"train.grad_norm", "train.kl"} & set(values)
     assert values["train.lr"] == 0.1
     assert (values["train.time_s.logprobs"], values["train.time_s.gen"]) == (3.0, 3.0)
+
+
+def test_s11_a_step_whose_every_rollout_was_void_ends_the_training_with_its_reason(step: Callable[..., Step]) -> None:
+    with pytest.raises(InfraError, match="no rollout of step 5 gave anything to train"):
+        step({})
 
 
 def test_s11_a_step_without_rows_has_numbers_and_does_not_divide_by_them() -> None:

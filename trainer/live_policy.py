@@ -17,6 +17,8 @@ import orjson
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from trainer.versions import Versions
+
 log = logging.getLogger("openforge.live_policy")
 
 _STUCK = 64  # aborted so often in a row without a new token: the servers behind are not coming back
@@ -55,23 +57,23 @@ class Ask(BaseModel):
 
 
 class LivePolicy:
-    """`limit`: calls answered at once, more are pushed back. `start` is where this training began (see `version`)."""
+    """`limit`: calls answered at once, more are pushed back. `versions`: what this training's weights are called."""
 
-    def __init__(self, servers: Servers, *, max_model_len: int, limit: int, incarnation: int, from_step: int) -> None:
+    def __init__(self, servers: Servers, *, max_model_len: int, limit: int, versions: Versions) -> None:
         self._servers = servers
         self._max_model_len = max_model_len
         self._limit = limit
-        self._incarnation, self._from_step = incarnation, from_step
+        self._versions = versions
         self.token = secrets.token_urlsafe(32)
         self.address = ""
         self.running = self.continued = self.pushed_back = 0
-        self.newest = from_step
+        self.newest = versions.from_step
         self.dead = asyncio.Event()
 
-    def version(self, step: int) -> str:
-        """What weights are called. A training that was resumed makes step 7 a second time, with other weights: `7.1`
-        is what its first new start made; what it started from keeps its name."""
-        return str(step) if self._incarnation == 0 or step <= self._from_step else f"{step}.{self._incarnation}"
+    @property
+    def version(self) -> str:
+        """Of the newest weights that have answered."""
+        return self._versions.name(self.newest)
 
     async def start(self, host: str = "127.0.0.1") -> None:
         """Listen on a free port."""
@@ -89,8 +91,8 @@ class LivePolicy:
     async def _info(self, request: web.Request) -> web.Response:
         if not self._known(request):
             return _refuse(401, "unauthorized", "the live policy's token is needed here")
-        version = self.version(self.newest)
-        return _json(200, {"max_model_len": self._max_model_len, "weight_version": version, "running": self.running})
+        told = {"max_model_len": self._max_model_len, "weight_version": self.version, "running": self.running}
+        return _json(200, told)
 
     async def _generate(self, request: web.Request) -> web.Response:
         if not self._known(request):
@@ -149,7 +151,7 @@ class LivePolicy:
         if step is None:
             raise RuntimeError("veRL's server did not say which weights it has")
         self.newest = max(self.newest, step)
-        version = self.version(step)
+        version = self._versions.name(step)
         if not versions or versions[-1][1] != version:
             versions.append((offset, version))
 

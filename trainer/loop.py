@@ -17,6 +17,7 @@ from openforge.errors import OpenForgeError
 from trainer.live_policy import LivePolicy
 from trainer.orchestrator import Orchestrator
 from trainer.rows import Row, RowError, make_row
+from trainer.versions import Versions
 
 log = logging.getLogger("openforge.loop")
 
@@ -43,8 +44,7 @@ class _Worker:
             _Servers(client),
             max_model_len=rollout.max_model_len,
             limit=ours.max_calls,
-            incarnation=ours.incarnation,
-            from_step=ours.from_step,
+            versions=Versions.from_settings(ours),
         )
 
     async def start(self) -> None:
@@ -53,7 +53,7 @@ class _Worker:
         told = {
             "addresses": [policy.address],
             "token": policy.token,
-            "weight_version": policy.version(policy.newest),
+            "weight_version": policy.version,
         }
         await self.orchestrator.ask("PUT", "/policies/default", told)
         self._watch = asyncio.create_task(self._tell_death())

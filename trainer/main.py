@@ -49,7 +49,7 @@ def _train(config: DictConfig) -> None:
     import transfer_queue as tq
     from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 
-    from trainer.trainers import TRAINERS
+    from trainer.trainers import TRAINERS, saved_version
 
     with open_dict(config):
         config.transfer_queue.enable = True
@@ -66,6 +66,7 @@ def _train(config: DictConfig) -> None:
         with open_dict(config):
             config.openforge.incarnation = orchestrator.ask("POST", "/trainer", start)["incarnation"]
             config.openforge.from_step = trainer.global_steps
+            config.openforge.from_version = saved_version(config.trainer.resume_from_path)
         loops = AgentLoopManagerTQ.create(
             config=config,
             llm_client=trainer.get_llm_client(),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from openforge.errors import OpenForgeError
+from trainer.versions import step_of
 
 
 class RowError(OpenForgeError):
@@ -33,11 +34,6 @@ class Row:
     logprobs: list[float]
     oldest: int
     newest: int
-
-
-def step_of(version: str) -> int:
-    """The training step of a weight version: `7`, or `7.1` for step 7 of a training that was resumed once."""
-    return int(version.partition(".")[0])
 
 
 def attention_reach(config: Mapping[str, Any]) -> int | None:

@@ -23,6 +23,7 @@ from verl.workers.utils.padding import response_to_nested
 
 from openforge.errors import InfraError
 from trainer import evaluation
+from trainer.versions import Versions
 from trainer.weights import row_weights
 
 MARKER = "openforge.json"
@@ -121,7 +122,7 @@ class _Steps(PPOTrainer):  # type: ignore[misc]
             "/steps",
             {
                 "step": global_steps,
-                "weight_version": str(global_steps),
+                "weight_version": self._version(global_steps),
                 "rollouts": trained,
                 "samples": len(rows),
                 "staleness_max": int(values.get("train.staleness_max", 0)),
@@ -163,7 +164,8 @@ class _Steps(PPOTrainer):  # type: ignore[misc]
         super()._save_checkpoint()
         folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
         draft = folder / f"{MARKER}.partial"
-        draft.write_bytes(orjson.dumps({"step": self.global_steps, "weight_version": str(self.global_steps)}))
+        told = {"step": self.global_steps, "weight_version": self._version(self.global_steps)}
+        draft.write_bytes(orjson.dumps(told))
         _sync(folder)
         draft.rename(folder / MARKER)  # a killed trainer leaves no half checkpoint that looks whole
         self._saved = self.global_steps
@@ -176,6 +178,9 @@ class _Steps(PPOTrainer):  # type: ignore[misc]
                 self._save_checkpoint()
             self.total_training_steps = self.global_steps  # the loop ends when this step has been told
             self._say("stopping", step=self.global_steps)
+
+    def _version(self, step: int) -> str:
+        return Versions.from_settings(self.config.openforge).name(step)
 
     def _say(self, event: str, **values: Any) -> None:
         self.tell({"event": event, **values})
@@ -190,6 +195,12 @@ class AsyncTrainer(_Steps, PPOTrainerSeparateAsync):  # type: ignore[misc]
 
 
 TRAINERS = {"sync": SyncTrainer, "separate_async": AsyncTrainer}
+
+
+def saved_version(checkpoint: str | None) -> str:
+    """What the weights of a checkpoint's folder are called; empty without one, or when it does not say."""
+    marker = Path(checkpoint or "") / MARKER
+    return str(orjson.loads(marker.read_bytes())["weight_version"]) if checkpoint and marker.is_file() else ""
 
 
 def step_metrics(

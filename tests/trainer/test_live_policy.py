@@ -7,6 +7,7 @@ import aiohttp
 import pytest
 
 from trainer.live_policy import LivePolicy
+from trainer.versions import Versions
 
 Answer = dict[str, Any]
 
@@ -79,7 +80,7 @@ async def make(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     async with aiohttp.ClientSession() as http:
 
         async def start(**changed: Any) -> Caller:
-            told = {"max_model_len": 32, "limit": 2, "incarnation": 0, "from_step": 0, **changed}
+            told = {"max_model_len": 32, "limit": 2, "versions": Versions(), **changed}
             policy = LivePolicy(servers, **told)
             made.append(policy)
             await policy.start()
@@ -290,28 +291,17 @@ async def test_a_caller_that_dies_in_the_middle_of_its_prompt_harms_nobody(calle
     assert (await caller.answer())["ids"] == [7]
 
 
-@pytest.mark.parametrize(
-    ("incarnation", "from_step", "names"),
-    [(0, 0, ["0", "4", "5", "6"]), (1, 4, ["0", "4", "5.1", "6.1"]), (2, 4, ["0", "4", "5.2", "6.2"])],
-)
-async def test_weights_made_a_second_time_have_another_name(
-    make: Callable[..., Any], incarnation: int, from_step: int, names: list[str]
-) -> None:
-    policy = (await make(incarnation=incarnation, from_step=from_step)).policy
-    assert [policy.version(step) for step in (0, 4, 5, 6)] == names
-
-
 async def test_a_resumed_training_names_its_weights_in_answers_and_in_info(
     make: Callable[..., Any], servers: Servers
 ) -> None:
-    caller = await make(incarnation=1, from_step=4)
+    caller = await make(versions=Versions(incarnation=2, from_step=4, from_version="4.1"))
 
     async def info() -> Answer:
         headers = {"authorization": f"Bearer {caller.policy.token}"}
         async with caller.http.get(f"{caller.policy.address}/info", headers=headers) as response:
             return dict(await response.json())
 
-    assert await info() == {"max_model_len": 32, "weight_version": "4", "running": 0}
+    assert await info() == {"max_model_len": 32, "weight_version": "4.1", "running": 0}
     servers.pieces = [piece([7], 4, "aborted"), piece([8], 5)]
-    assert (await caller.answer())["versions"] == [[0, "4"], [1, "5.1"]]
-    assert (await info())["weight_version"] == "5.1"
+    assert (await caller.answer())["versions"] == [[0, "4.1"], [1, "5.2"]]
+    assert (await info())["weight_version"] == "5.2"

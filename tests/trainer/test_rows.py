@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.rows import RowError, attention_reach, make_row, step_of
+from trainer.rows import RowError, attention_reach, make_row
 
 SLIDING = {"num_hidden_layers": 2, "sliding_window": 8, "use_sliding_window": True, "max_window_layers": 0}
 
@@ -72,11 +72,6 @@ def test_a01_weights_that_are_no_step_of_a_training_are_refused() -> None:
 def test_a02_a_row_knows_its_oldest_and_its_newest_weights() -> None:
     row = make_row(sample([5, 6, 7], [0, 1, 1], versions=[[0, "9"], [1, "7.1"], [2, "10"]]), reach=None, max_length=3)
     assert (row.oldest, row.newest) == (7, 10)
-
-
-@pytest.mark.parametrize(("version", "step"), [("0", 0), ("7", 7), ("7.1", 7), ("12.3", 12)])
-def test_step_of_a_version_is_what_stands_before_the_point(version: str, step: int) -> None:
-    assert step_of(version) == step
 
 
 def test_r04_a_long_row_is_refused_never_cut() -> None:

@@ -23,7 +23,7 @@ from verl.workers.config import ActorConfig  # noqa: E402
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
 from openforge.errors import InfraError  # noqa: E402
-from trainer.trainers import MARKER, SyncTrainer, step_metrics  # noqa: E402
+from trainer.trainers import MARKER, SyncTrainer, saved_version, step_metrics  # noqa: E402
 
 VOCAB = 12
 Rollouts = dict[str, tuple[float, list[list[int]]]]
@@ -294,7 +294,7 @@ def saving(step: Callable[..., Step], tmp_path: Path, monkeypatch: pytest.Monkey
     folder = tmp_path / "global_step_5"
 
     def save(_: Any) -> None:
-        (folder / "actor").mkdir(parents=True)
+        (folder / "actor").mkdir(parents=True, exist_ok=True)
         (folder / "actor" / "model.pt").write_bytes(b"weights")
 
     monkeypatch.setattr(PPOTrainerSync, "_save_checkpoint", save)
@@ -308,6 +308,23 @@ def test_a_checkpoint_is_marked_once_all_of_it_is_written(saving: tuple[Step, Pa
     assert json.loads((folder / MARKER).read_bytes())["step"] == 5
     assert sorted(path.name for path in folder.iterdir()) == ["actor", MARKER]
     assert made.events[-1] == {"event": "saved", "step": 5, "path": str(folder)}
+
+
+def test_a_resumed_training_names_its_weights_alike_in_answers_steps_and_checkpoints(
+    saving: tuple[Step, Path],
+) -> None:
+    made, folder = saving
+    made.trainer._save_checkpoint()
+    assert saved_version(str(folder)) == "5"
+    made.trainer.config.openforge.update({"incarnation": 2, "from_step": 4, "from_version": "4.1"})
+    made.trainer._save_checkpoint()
+    made.trainer._compute_metrics(made.batch, {}, {"step": 4.0}, 5, 0)
+    [told] = [body for _, path, body in made.told if path == "/steps"]
+    assert told["weight_version"] == saved_version(str(folder)) == "5.2"
+
+
+def test_what_is_no_checkpoint_of_ours_has_no_name_of_ours(tmp_path: Path) -> None:
+    assert (saved_version(None), saved_version(str(tmp_path))) == ("", "")
 
 
 def test_a_checkpoint_that_was_not_finished_has_no_mark(

@@ -143,6 +143,7 @@ class HarnessLoop(AgentLoopBase):  # type: ignore[misc]
                 "harness": view["harness"],
                 "success": float(view["reward"] >= 1),
                 "invalid_calls": view.get("invalid_calls") or 0,
+                "rows_refused": len(samples) - len(rows),
             }
             outputs.append(
                 AgentLoopOutput(

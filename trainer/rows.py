@@ -14,7 +14,7 @@ from trainer.versions import step_of
 
 
 class RowError(OpenForgeError):
-    """A sample that cannot become an exact row. `reason` is counted."""
+    """A sample that cannot become an exact row, and why."""
 
     def __init__(self, reason: str, summary: str) -> None:
         super().__init__(summary)

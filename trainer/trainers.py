@@ -215,6 +215,7 @@ def step_metrics(
         "train.staleness_max": float(max((row["staleness"] for row in rows), default=0)),
         "train.staleness_mean": _mean(row["staleness"] for row in rows),
         "train.invalid_calls": _mean(float(row["invalid_calls"] > 0) for row in rollouts),
+        "train.rows_refused": float(sum(row["rows_refused"] for row in rollouts)),
         "train.step_s": timing.get("step", 0.0),
     }
     for key, prefix in (("harness", "train.success."), ("task", "train.success_task.")):

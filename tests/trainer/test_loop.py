@@ -204,7 +204,9 @@ async def test_r02_a_sample_that_is_not_exact_is_left_out_and_its_siblings_stay(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     desk.samples = [sample("a", [1, 2], [0, 0]), SIDE, sample("b", [1, 2], [0, 1], logprobs=None), MAIN]
-    assert [row.response_ids for row in await harness_loop().run({}, **ROW)] == [[3], [5, 6, 7, 8]]
+    rows = await harness_loop().run({}, **ROW)
+    assert [row.response_ids for row in rows] == [[3], [5, 6, 7, 8]]
+    assert {row.extra_fields["rows_refused"] for row in rows} == {2}
     assert "a trains nothing" in caplog.text
     assert "b has no logprobs" in caplog.text
 

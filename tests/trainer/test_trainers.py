@@ -79,7 +79,8 @@ class Step:
         for name, (reward, masks) in self.rollouts.items():
             for number, mask in enumerate(masks):
                 ids = [(7 * number + place + len(keys)) % VOCAB for place in range(len(mask))]
-                extra = {"rollout_id": name, "task": "t", "harness": "react", "success": reward, "invalid_calls": 0}
+                extra = {"rollout_id": name, "task": "t", "harness": "react", "success": reward}
+                extra |= {"invalid_calls": 0, "rows_refused": 0}
                 row = AgentLoopOutput(
                     prompt_ids=[1] * (number + 2),
                     response_ids=ids,
@@ -256,15 +257,16 @@ def test_a04_a_step_tells_what_it_learned_from_and_how_old_the_oldest_of_it_was(
 
 def row(rollout: str, **told: Any) -> dict[str, Any]:
     plain = {"rollout_id": rollout, "reward": 1.0, "success": 1.0, "staleness": 0, "invalid_calls": 0}
-    return {**plain, "harness": "react", "task": "desk/a", **told}
+    return {**plain, "harness": "react", "task": "desk/a", "rows_refused": 0, **told}
 
 
 def test_m16_each_rollout_counts_once_in_the_numbers_of_a_step() -> None:
-    rows = [row("r1", harness="codex"), *[row("r2", reward=0.0, success=0.0)] * 3]
+    rows = [row("r1", harness="codex"), *[row("r2", reward=0.0, success=0.0, rows_refused=2)] * 3]
     values = step_metrics(rows, {}, {})
     assert values["train.reward"] == 0.5
     assert (values["train.success.codex"], values["train.success.react"]) == (1.0, 0.0)
     assert values["train.success_task.desk/a"] == 0.5
+    assert values["train.rows_refused"] == 2
 
 
 def test_numbers_that_are_not_finite_are_not_told_and_phases_are_summed() -> None:

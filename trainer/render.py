@@ -139,7 +139,7 @@ def _cpu(settings: TrainSettings) -> dict[str, Any]:
         f"{actor}.use_dynamic_bsz": True,  # micro-batches by tokens: rows need not come in any number
         f"{actor}.ppo_max_token_len_per_gpu": max(_MICRO_TOKENS, settings.max_model_len),
         f"{rollout}.tensor_model_parallel_size": 1,
-        f"{rollout}.max_num_seqs": 16,
+        f"{rollout}.max_num_seqs": 32,
         f"{rollout}.enforce_eager": True,
         f"{rollout}.free_cache_engine": False,
         f"+{rollout}.enable_sleep_mode": False,

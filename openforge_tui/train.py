@@ -37,6 +37,7 @@ from trainer.verl_plugins import CPU_ENVIRONMENT
 EVENT = "openforge: "
 MARKER = "openforge.json"
 _RESTARTS = 3
+_REFUSED = 2  # the exit code of a trainer that does not take its configuration
 _SPARE = 4  # steps' worth of groups beyond the last one, for groups that veRL throws away and asks for again
 
 Say = Callable[[str], None]
@@ -117,7 +118,7 @@ class Stop:
         if self.asked or self.process is None or self.process.returncode is not None:
             return False
         self.asked = True
-        self.process.terminate()
+        os.kill(self.process.pid, signal.SIGTERM)
         return True
 
 
@@ -145,7 +146,18 @@ async def train(
         say=say,
         on_event=on_rollout,
     ) as orchestrator:
-        return await _Supervisor(training, orchestrator, engine.died, say, on_event, stop).run()
+        supervisor = _Supervisor(training, orchestrator, engine.died, say, on_event, stop)
+        running = asyncio.create_task(supervisor.run())
+        watching = asyncio.create_task(orchestrator.watch())  # a journal that breaks ends the training
+        try:
+            await asyncio.wait({running, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                watching.result()
+            return await running
+        finally:
+            for task in (running, watching):
+                task.cancel()
+            await asyncio.gather(running, watching, return_exceptions=True)
 
 
 class _Supervisor:
@@ -171,6 +183,8 @@ class _Supervisor:
             code = await self._once()
             if self._done:
                 return self._step
+            if code == _REFUSED:
+                raise UsageError(_tail(self._log), hint="openforge train --dry-run")
             failures = 1 if self._progressed else failures + 1
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
             if failures > _RESTARTS or self._stop.asked:
@@ -217,7 +231,7 @@ class _Supervisor:
         """veRL does not start a dead inference engine again: the whole trainer is."""
         await self._died.wait()
         self._say("the policy being trained has died")
-        process.kill()
+        os.kill(process.pid, signal.SIGKILL)
 
 
 @contextlib.asynccontextmanager
@@ -243,7 +257,7 @@ async def _process(training: Training, log: Path) -> AsyncIterator[asyncio.subpr
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                process.kill()
+                os.kill(process.pid, signal.SIGKILL)
             await process.wait()
         await asyncio.to_thread(_end_ray, ray_dir)
 

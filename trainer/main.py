@@ -103,5 +103,18 @@ def tell(event: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
+def _check(arguments: list[str]) -> None:
+    """A key that veRL does not know would be taken in silence, since [trainer.verl] may add keys."""
+    from openforge.errors import ConfigError
+    from trainer.check_config import check_keys
+
+    try:
+        check_keys(arguments)
+    except ConfigError as error:
+        print(f"{error.summary}\n{error.hint}", file=sys.stderr)
+        sys.exit(2)
+
+
 if __name__ == "__main__":
+    _check(sys.argv[1:])
     main()

@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from openforge.errors import UsageError
-
-EVAL_SEEDS = 1_000_000
-"""Start files of evaluations come from seeds above it, those of training from below."""
+from trainer.evaluation import FIRST_SEED
 
 
 class Group(NamedTuple):
@@ -34,13 +32,13 @@ def training_groups(tasks: Sequence[str], mix: Mapping[str, float], count: int, 
         raise UsageError("training needs a task and a harness with a weight above 0", hint="openforge config show")
     pick = random.Random(seed)
     rounds = zip(_rounds(tasks, pick), _by_weight(weights), strict=False)  # neither ends
-    return [Group(task, harness, pick.randrange(EVAL_SEEDS)) for task, harness in islice(rounds, count)]
+    return [Group(task, harness, pick.randrange(FIRST_SEED)) for task, harness in islice(rounds, count)]
 
 
 def evaluation_groups(tasks: Sequence[str], harnesses: Sequence[str], samples: int, seed: int) -> list[Group]:
     """Every task in every harness, `samples` times, each from its own start files that training never sees."""
     return [
-        Group(task, harness, EVAL_SEEDS + seed + sample, "eval")
+        Group(task, harness, FIRST_SEED + seed + sample, "eval")
         for sample in range(samples)
         for task in tasks
         for harness in harnesses

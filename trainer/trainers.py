@@ -112,7 +112,7 @@ class _Steps(PPOTrainer):  # type: ignore[misc]
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
         rows = self._rows(batch)
         values = step_metrics(rows, metrics, timing_raw)
-        views = self.ask("GET", f"/rollouts?purpose=train&step={global_steps}", None)["rollouts"]
+        views = self._views("train", global_steps)
         errors = Counter(view["error_class"] or "unknown" for view in views if view["state"] == "error")
         values |= {f"train.errors.{name}": float(count) for name, count in errors.items()}
         metrics.update({name.replace(".", "/", 1): value for name, value in values.items()})
@@ -147,16 +147,21 @@ class _Steps(PPOTrainer):  # type: ignore[misc]
         self._say("evaluating", step=self.global_steps)
         told = super()._validate()
         step = self.global_steps
-        views = self.ask("GET", f"/rollouts?purpose=eval&step={step}", None)["rollouts"]
         graded = [
             evaluation.Graded(view["task"], view["harness"], view["reward"])
-            for view in views
+            for view in self._views("eval", step)
             if view["state"] != "cancelled"
         ]
         values = evaluation.metrics(evaluation.evaluate(graded))
         self.ask("POST", "/metrics", {"step": step, "metrics": values})
         self._say("evaluation", step=step, metrics=values)
         return {**told, **{name.replace(".", "/", 1): value for name, value in values.items()}}
+
+    def _views(self, purpose: str, step: int) -> list[dict[str, Any]]:
+        """The rollouts that this start of the trainer asked for at a step; an earlier one may have asked there too."""
+        mine = f"{self.config.openforge.incarnation}."
+        found = self.ask("GET", f"/rollouts?purpose={purpose}&step={step}", None)["rollouts"]
+        return [view for view in found if (view["key"] or "").startswith(mine)]
 
     # how it ends, and how it can go on
 

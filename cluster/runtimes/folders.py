@@ -6,6 +6,7 @@ folders instead of paths and follow no link, so that is who does it.
 
 import asyncio
 import os
+import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -49,6 +50,6 @@ async def disk_bytes(folders: Sequence[Path], timeout_s: float) -> int:
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):
-                process.kill()
+                os.kill(process.pid, signal.SIGKILL)  # asyncio's own kill looks whether it ended, and takes its status
             await process.wait()
     return sum(int(line.split(b"\t")[0]) for line in said.splitlines() if line[:1].isdigit())

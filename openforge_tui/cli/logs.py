@@ -22,6 +22,7 @@ def logs(
     what: Annotated[str, typer.Argument(help="A rollout: what its harness printed. A run: what happened.")] = "latest",
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run ends.")] = False,
     recorder: Annotated[bool, typer.Option("--recorder", help="What the run's recorder printed.")] = False,
+    trainer: Annotated[bool, typer.Option("--trainer", help="What the run's trainer printed.")] = False,
     policy: Annotated[bool, typer.Option("--policy", help="What the newest policy server printed.")] = False,
 ) -> None:
     """Read what happened in a run, or what a harness, the recorder or the policy printed."""
@@ -44,6 +45,8 @@ def logs(
 
     if recorder:
         _print_file(run_dir / "logs" / "recorder.log", follow, going_on)
+    elif trainer:
+        _print_file(run_dir / "logs" / "trainer.log", follow, going_on)
     elif rollout_id:
         _print_file(_newest(run_dir / "logs", f"{rollout_id}.*.log"), follow, going_on)
     else:

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openforge.errors import UsageError
-from trainer.plan import EVAL_SEEDS, evaluation_groups, training_groups
+from trainer.evaluation import FIRST_SEED
+from trainer.plan import evaluation_groups, training_groups
 
 TASKS = ["a", "b", "c", "d", "e"]
 
@@ -57,7 +58,7 @@ def test_the_same_seed_is_the_same_plan_and_a_longer_one_goes_on_in_it() -> None
 def test_no_start_files_of_an_evaluation_are_ever_trained_on(seed: int, samples: int) -> None:
     trained = {group.seed for group in training_groups(TASKS, {"react": 1}, 50, seed)}
     seen = {group.seed for group in evaluation_groups(TASKS, ["react"], samples, seed)}
-    assert max(trained) < EVAL_SEEDS <= min(seen)
+    assert max(trained) < FIRST_SEED <= min(seen)
 
 
 def test_an_evaluation_is_every_task_in_every_harness_from_its_own_start_files() -> None:

@@ -19,7 +19,7 @@ from cluster.install import Installed
 from cluster.recorder_process import RecorderError, RecorderProcess, SealSummary
 from cluster.runtimes.base import Exit, Mount, Runtime, Spec
 from cluster.states import ErrorClass, State
-from cluster.workspace import Workspace, limits, make_workspace, place_skills
+from cluster.workspace import StartFiles, Workspace, limits, place_skills
 from openforge.config.models import Config
 from openforge.errors import InfraError, OpenForgeError
 from openforge.harness import HarnessManifest
@@ -71,6 +71,7 @@ class Attempt:
 
     config: Config
     runtime: Runtime
+    start_files: StartFiles
     recorder: RecorderProcess
     installed: Installed
     spec: RolloutSpec
@@ -88,7 +89,7 @@ class Attempt:
         task, run = self.spec.task, self.config.run
         wall_s = min(run.time_limit_s, task.agent_timeout_s or run.time_limit_s)
         try:
-            workspace = await make_workspace(self.runtime, task, self.spec.seed, self.config.sandbox, self.log)
+            workspace = await self.start_files.workspace(task, self.spec.seed, self.config.sandbox, self.log)
         except (InfraError, OSError) as error:
             raise AttemptError(ErrorClass.SANDBOX, str(error)) from error
         sealed = False

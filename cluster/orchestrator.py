@@ -30,6 +30,7 @@ from cluster.run_lock import RunLock
 from cluster.runtimes.base import Runtime
 from cluster.states import RETRIED, ErrorClass, State, check_move, is_terminal
 from cluster.training import Trainer, Training
+from cluster.workspace import StartFiles
 from openforge.config.models import Config
 from openforge.config.render import public
 from openforge.errors import InfraError, UsageError
@@ -73,6 +74,7 @@ class Orchestrator:
         self._running: dict[RolloutId, asyncio.Task[None]] = {}
         self._workers: list[asyncio.Task[None]] = []
         self._installed: dict[str, Installed] = {}
+        self._start_files = StartFiles(runtime)
         self._install_lock = asyncio.Lock()
         self._recorder = LiveRecorder(
             recorder_settings,
@@ -272,6 +274,7 @@ class Orchestrator:
             attempt = Attempt(
                 config=self.config,
                 runtime=self.runtime,
+                start_files=self._start_files,
                 recorder=recorder,
                 installed=installed,
                 spec=rollout.spec,
@@ -365,6 +368,7 @@ class Orchestrator:
             if not rollout.finished.is_set():
                 self._finish(rollout, State.CANCELLED, "the run ended before it started")
         await self._recorder.stop()
+        await self._start_files.close()
         await self.runtime.close()
         state, reason = self._end_state(error)
         try:

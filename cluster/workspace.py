@@ -3,6 +3,8 @@
 The files depend on the task and the seed only: setup runs without network, with a clean environment, at fixed paths.
 """
 
+import asyncio
+from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +63,69 @@ async def make_workspace(runtime: Runtime, task: Task, seed: int, sandbox: Sandb
         workspace.remove()
         raise
     return workspace
+
+
+@dataclass
+class _Made:
+    """Start files that exist or are being made; `users` copy from them now."""
+
+    making: asyncio.Task[Workspace]
+    users: int = 0
+
+
+class StartFiles:
+    """Start files by task and seed, made once and copied: rollouts of a group all begin from the same."""
+
+    def __init__(self, runtime: Runtime, keep: int = 64) -> None:
+        self._runtime, self._keep = runtime, keep
+        self._made: OrderedDict[tuple[str, int], _Made] = OrderedDict()
+
+    async def workspace(self, task: Task, seed: int, sandbox: Sandbox, log: Path) -> Workspace:
+        """A workspace of its own. InfraError when the setup fails; the next who asks tries again."""
+        key = (task.content_hash(), seed)
+        made = self._made.get(key)
+        if made is None:
+            making = asyncio.create_task(make_workspace(self._runtime, task, seed, sandbox, log))
+            made = self._made[key] = _Made(making)
+        self._made.move_to_end(key)
+        made.users += 1
+        try:
+            first = await asyncio.shield(made.making)
+            return await asyncio.to_thread(self._copy, first)
+        except BaseException:
+            if made.making.done() and (made.making.cancelled() or made.making.exception()):
+                self._made.pop(key, None)
+            raise
+        finally:
+            made.users -= 1
+            self._forget()
+
+    def _copy(self, first: Workspace) -> Workspace:
+        folder, keep = self._runtime.new_folder(), self._runtime.new_folder()
+        workspace = Workspace(self._runtime, folder, keep / "orig")
+        try:
+            for source, target in ((first.folder, folder), (first.orig, workspace.orig)):  # setup may write to ~ too
+                copy_tree(source, target)
+                self._runtime.own(target)
+        except BaseException:
+            workspace.remove()
+            raise
+        return workspace
+
+    def _forget(self) -> None:
+        """Remove what was not asked for longest, down to what is to be kept."""
+        idle = [key for key, made in self._made.items() if not made.users and made.making.done()]
+        for key in idle[: max(0, len(self._made) - self._keep)]:
+            self._made.pop(key).making.result().remove()
+
+    async def close(self) -> None:
+        """Remove what is kept; nobody may be using it any more."""
+        for made in self._made.values():
+            made.making.cancel()
+        for done in await asyncio.gather(*(made.making for made in self._made.values()), return_exceptions=True):
+            if isinstance(done, Workspace):
+                done.remove()
+        self._made.clear()
 
 
 async def run_script(

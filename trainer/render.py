@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 _PLUGINS = ROOT / "trainer" / "verl_plugins"
 _PLAIN = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 _WORDS = ("true", "false", "null", "nan", "inf")
-_MICRO_TOKENS = 8192
+_MICRO_TOKENS = 4096
+_FLOOR = 0.1  # of the learning rate, where a cosine ends
 _CALLS_A_SEQUENCE = 8  # calls the live policy takes in for each that vLLM runs at once
 
 
@@ -119,6 +120,8 @@ def _cpu(settings: TrainSettings) -> dict[str, Any]:
         f"{actor}.optim.optimizer_impl": "trainer.verl_plugins.muon" if muon else "torch.optim",
         f"{actor}.optim.optimizer": "MuonAdamW" if muon else "AdamW",
         f"{actor}.optim.betas": [0.9, 0.95],
+        f"{actor}.optim.lr_scheduler_type": settings.lr_schedule,
+        f"{actor}.optim.min_lr_ratio": _FLOOR,
     }
     return {
         **optimizer,
@@ -137,7 +140,7 @@ def _cpu(settings: TrainSettings) -> dict[str, Any]:
         **_cpu_engine("actor_rollout_ref.ref"),
         f"{actor}.use_torch_compile": False,
         f"{actor}.use_dynamic_bsz": True,  # micro-batches by tokens: rows need not come in any number
-        f"{actor}.ppo_max_token_len_per_gpu": max(_MICRO_TOKENS, settings.max_model_len),
+        f"{actor}.ppo_max_token_len_per_gpu": max(_MICRO_TOKENS, settings.prompt_length + settings.response_length),
         f"{rollout}.tensor_model_parallel_size": 1,
         f"{rollout}.max_num_seqs": 32,
         f"{rollout}.enforce_eager": True,

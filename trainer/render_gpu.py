@@ -51,6 +51,8 @@ def _fsdp(settings: TrainSettings) -> dict[str, Any]:
         f"+{_ACTOR}.fsdp_config.mixed_precision": {"param_dtype": half, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
         f"{_ACTOR}.optim.optimizer_impl": "trainer.verl_plugins.muon" if muon else "torch.optim",
         f"{_ACTOR}.optim.optimizer": "MuonAdamW" if muon else "AdamW",
+        f"{_ACTOR}.optim.lr_scheduler_type": settings.lr_schedule,
+        f"{_ACTOR}.optim.min_lr_ratio": 0.1,
         f"{_REF}.fsdp_config.dtype": half,
         f"{_REF}.fsdp_config.param_offload": True,  # it is asked once a step
         # Works with requirements/train-gpu.txt alone. One row at a time, since shorter ones beside it would be padded
@@ -68,6 +70,8 @@ def _megatron(settings: TrainSettings) -> dict[str, Any]:
     half = _half(settings)
     return {
         "model_engine": "megatron",
+        f"{_ACTOR}.optim.lr_decay_style": settings.lr_schedule,
+        f"{_ACTOR}.optim.min_lr": 0.1 * settings.lr if settings.lr_schedule == "cosine" else 0.0,
         f"{_ACTOR}.megatron.dtype": half,
         f"{_REF}.megatron.dtype": half,
         f"{_MODEL}.use_remove_padding": True,

@@ -37,6 +37,7 @@ class TrainSettings:
     save_every: int
 
     lr: float
+    lr_schedule: Literal["constant", "cosine"]
     optimizer: Literal["adamw", "muon"]
     kl: float
     entropy: float
@@ -87,6 +88,7 @@ class TrainSettings:
             max_staleness=trainer.max_staleness,
             save_every=trainer.save_every,
             lr=trainer.lr,
+            lr_schedule=trainer.lr_schedule,
             optimizer=trainer.optimizer,
             kl=trainer.kl,
             entropy=trainer.entropy,

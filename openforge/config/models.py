@@ -150,6 +150,8 @@ class Trainer(_Table):
     group_size: Annotated[int, Field(ge=2, le=4096)] = 8
     """Rollouts of a group; one alone has nothing to be compared with."""
     lr: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 4e-4
+    lr_schedule: Literal["constant", "cosine"] = "constant"
+    """`cosine` falls to a tenth of `lr` by the last step."""
     optimizer: Literal["adamw", "muon"] = "adamw"
     """`muon` holds whole matrices, so it serves models that fit one device."""
     kl: _Coefficient = 0.0

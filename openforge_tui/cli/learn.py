@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from openforge_tui.cli.prepare import prepare
 if TYPE_CHECKING:
     from openforge_tui.train import Training
 
+_MARKERS = ("braille", "+", "x", "o")  # of harnesses: a curve without colours must still tell them apart
 _CHANGED = """
 SELECT b.task, b.harness, b.rollout_id AS before, a.rollout_id AS after
 FROM rollouts b JOIN rollouts a USING (run_id, task, harness, seed)
@@ -90,17 +92,24 @@ def _changed(training: "Training", last: int) -> list[dict[str, Any]]:
 
 def curve(training: "Training", numbers: dict[tuple[str, int], float], steps: Sequence[int]) -> str:
     """Success in training by step and harness, evaluations as points, as text for a terminal."""
+    from shutil import get_terminal_size
+
     import plotext
 
-    plotext.clear_figure()
-    plotext.theme("clear")
-    plotext.plotsize(min(100, plotext.terminal_width() or 80), 18)
-    for harness in training.config.run.harnesses:
+    figure = plotext.figure
+    figure.clear()
+    figure.theme("colorless")
+    figure.plot_size(min(100, get_terminal_size().columns), 18)
+    for harness, marker in zip(training.config.run.harnesses, cycle(_MARKERS), strict=False):
         name = f"train.success.{harness}"
         known = [step for step in steps if (name, step) in numbers]
-        plotext.plot(known, [numbers[name, step] for step in known], label=harness, marker="braille")
+        line = figure.signal(known, [numbers[name, step] for step in known], marker=marker)
+        figure.draw(line.lines().label(harness))
     evaluated = sorted(step for name, step in numbers if name == "eval.success")
-    plotext.scatter(evaluated, [numbers["eval.success", step] for step in evaluated], label="evaluation", marker="●")
-    plotext.ylim(0, 1)
-    plotext.title("success by training step")
-    return str(plotext.build())
+    points = figure.signal(evaluated, [numbers["eval.success", step] for step in evaluated], marker="●")
+    figure.draw(points.label("evaluation"))
+    figure.ruler("x").ticks(range(0, steps[-1] + 1, 1 + steps[-1] // 12))
+    figure.ruler("y").lim(0, 1)
+    figure.legend(x=steps[-1], y=0, ha="right", va="bottom", relative=True)  # where what has learned is not
+    figure.title("success by training step")
+    return str(figure.build())

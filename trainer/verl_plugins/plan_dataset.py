@@ -1,7 +1,8 @@
 """veRL data set of groups to roll out: which task, in which harness, from which start files. No prompt text: the
 harness writes the prompt.
 
-Reads a file of JSON lines, one group a line, in the order they are to be trained; see trainer/plan.py.
+Reads a file of JSON lines, one group a line, in the order they are to be trained; see trainer/plan.py. A group with
+`agent` goes to the agent loop of that name in veRL's register, any other to ours.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ class PlanDataset(Dataset[dict[str, Any]]):  # type: ignore[misc]
         group = self.groups[index]
         return {
             "index": index,
-            "agent_name": "openforge",
+            "agent_name": group.get("agent", "openforge"),
             "data_source": group["harness"],
             "raw_prompt": [{"role": "user", "content": group["task"]}],
             "reward_model": {"ground_truth": ""},  # the task's verifier knows

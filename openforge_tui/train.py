@@ -38,6 +38,7 @@ EVENT = "openforge: "
 MARKER = "openforge.json"
 _RESTARTS = 3
 _REFUSED = 2  # the exit code of a trainer that does not take its configuration
+_PROGRAM = (sys.executable, "-P", "-m", "trainer.main")
 _SPARE = 4  # steps' worth of groups beyond the last one, for groups that veRL throws away and asks for again
 
 Say = Callable[[str], None]
@@ -46,13 +47,14 @@ OnEvent = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class Training:
-    """One training run: what is trained, and where it lies."""
+    """One training run: what is trained, and where it lies. `program`: the trainer, told veRL's keys as arguments."""
 
     config: Config
     store_root: Path
     model_dir: Path
     run_id: RunId
     project: Path
+    program: tuple[str, ...] = _PROGRAM
 
     @property
     def run_dir(self) -> Path:
@@ -99,9 +101,9 @@ def write_plans(training: Training) -> None:
     tasks = [task.ref for task in load_tasks(settings.tasks)]
     eval_tasks = [task.ref for task in load_tasks(settings.eval_tasks)]
     count = (settings.steps + settings.max_staleness + _SPARE) * settings.groups
-    write_plan(place.plan, training_groups(tasks, dict(settings.mix), count, config.run.seed))
     evaluation = evaluation_groups(eval_tasks, settings.eval_harnesses, settings.eval_samples, config.run.seed)
     write_plan(place.eval_plan, evaluation)
+    write_plan(place.plan, training_groups(tasks, dict(settings.mix), count, config.run.seed))  # last: it says "done"
 
 
 class Stop:
@@ -216,8 +218,8 @@ class _Supervisor:
             while line := await _line(process.stdout):
                 log.write(line)
                 log.flush()
-                if line.startswith(EVENT.encode()):
-                    self._take(orjson.loads(line[len(EVENT) :]), process)
+                if (event := _event(line)) is not None:
+                    self._take(event, process)
 
     def _take(self, event: Mapping[str, Any], process: asyncio.subprocess.Process) -> None:
         if event["event"] == "ready":
@@ -238,11 +240,11 @@ class _Supervisor:
 async def _process(training: Training, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """The trainer; however it ends, nothing of it is left."""
     face = orjson.loads((training.run_dir / FILE_NAME).read_bytes())
-    # Ray's sockets have long names, and a path of a socket may have 107 bytes
-    ray_dir = Path(os.environ.get("TMPDIR", "/tmp"), f"of-{training.run_id}")
+    ray_dir = _ray_dir(training.run_id)
+    await asyncio.to_thread(_end_ray, ray_dir)  # what a run left that was killed, before it goes on here
     log.parent.mkdir(parents=True, exist_ok=True)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "trainer.main", *training.overrides()),
+        *(*training.program, *training.overrides()),
         cwd=training.folder,
         env=_environment(training, face, ray_dir),
         stdin=asyncio.subprocess.DEVNULL,
@@ -290,6 +292,11 @@ def _environment(training: Training, face: Mapping[str, str], ray_dir: Path) -> 
     }
 
 
+def _ray_dir(run_id: RunId) -> Path:
+    """As the kernel names it. Ray's sockets have long names, and the path of a socket may have 107 bytes."""
+    return Path(os.environ.get("TMPDIR", "/tmp")).resolve() / f"of-{run_id}"
+
+
 def _end_ray(ray_dir: Path) -> None:
     """Ray's daemons and actors outlive a driver that was killed: ended are those that write into this run's folder."""
     for _ in range(20):
@@ -314,6 +321,17 @@ async def _line(stream: asyncio.StreamReader) -> bytes:
         return await stream.readline()
     except ValueError:  # longer than the limit: no event of ours is
         return b"...\n"
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """What the trainer told; None for a line that somebody else printed, also into the middle of an event."""
+    if not line.startswith(EVENT.encode()):
+        return None
+    try:
+        told = orjson.loads(line[len(EVENT) :])
+    except orjson.JSONDecodeError:
+        return None
+    return told if isinstance(told, dict) else None
 
 
 def _tail(log: Path, lines: int = 20) -> str:

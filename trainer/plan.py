@@ -46,9 +46,11 @@ def evaluation_groups(tasks: Sequence[str], harnesses: Sequence[str], samples: i
 
 
 def write_plan(path: Path, groups: Sequence[Group]) -> None:
-    """One JSON object a line, as plan_dataset.py reads it."""
+    """One JSON object a line, as plan_dataset.py reads it. The file is whole or not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(orjson.dumps(_fields(group)) + b"\n" for group in groups))
+    draft = path.with_name(f"{path.name}.partial")
+    draft.write_bytes(b"".join(orjson.dumps(_fields(group)) + b"\n" for group in groups))
+    draft.rename(path)
 
 
 def _fields(group: Group) -> dict[str, Any]:

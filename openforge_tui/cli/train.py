@@ -46,6 +46,8 @@ def train(
     }
     known = {key: str(value) for key, value in typed.items() if value is not None}
     settings.change(overrides={**settings.current().overrides, **known})
+    if resume:
+        _refuse_changes(steps)
     training = _resumed(resume, steps) if resume else _new()
     if dry_run:
         return _print_config(training)
@@ -60,6 +62,16 @@ def _new() -> "Training":
     loaded = settings.current().load()
     model_dir = resolve_policy(loaded.config.policy.model)
     return Training(loaded.config, loaded.store_root, model_dir, new_run_id(), loaded.project_dir)
+
+
+def _refuse_changes(steps: int | None) -> None:
+    """What would be ignored is an error: a run goes on as it began."""
+    allowed = {"store.path"} | ({"trainer.steps"} if steps is not None else set())
+    if changed := settings.current().overrides.keys() - allowed:
+        raise UsageError(
+            f"a run that goes on keeps its configuration: {', '.join(sorted(changed))} cannot change",
+            hint="only --steps can; leave out --resume for a new run",
+        )
 
 
 def _resumed(name: str, steps: int | None) -> "Training":
@@ -145,7 +157,10 @@ class _Shown:
             case "starting":
                 output.say(f"trainer: starting {event['what']} …")
             case "ready":
-                output.say(f"trainer: ready, {event['steps'] - event['step']} steps to go")
+                left = event["steps"] - event["step"]
+                output.say(f"trainer: ready, {left} steps to go")
+                self._progress.phase("steps", left)
+                self._rows[:] = [row for row in self._rows if row["step"] <= event["step"]]  # the others come again
             case "evaluating":
                 output.say(f"trainer: evaluating at step {event['step']} …")
             case "evaluation":

@@ -37,7 +37,7 @@ def clean_work(root: Path, inside: str = INSIDE) -> list[str]:
 def copy_tree(source: Path, target: Path) -> None:
     """Copy a folder as it is: links stay links, times and modes are kept. InfraError when it is too deep to be."""
     target.mkdir(parents=True, exist_ok=True)
-    run_program(["cp", "-a", "--", f"{source}/.", str(target)], step="keeping the start files")
+    run_program(["cp", "-a", "--", f"{source}/.", str(target)], step="keeping the start files", brief=True)
 
 
 def _links(root: Path, removed: list[str]) -> list[str]:

@@ -26,11 +26,13 @@ def run_program(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     on_line: Callable[[str], None] = lambda line: None,
+    brief: bool = False,
 ) -> str:
     """Run `argv` to its end with `env` added to ours; returns its output (both streams together, as its lines came).
 
     Raises InfraError with the last lines when the program is missing, its exit code is not 0 or it takes longer than
-    `timeout_s`. The program and what it started are stopped when the caller is interrupted, and die with us.
+    `timeout_s`. The program and what it started are stopped when the caller is interrupted, and die with us. A `brief`
+    one may outlive us by the moment that it takes: what makes it die with us costs more than it does itself.
     """
     lines: list[str] = []
     try:
@@ -44,7 +46,7 @@ def run_program(
             text=True,
             errors="replace",
             start_new_session=True,  # Ctrl-C is ours to pass on, once
-            preexec_fn=end_with_parent,
+            preexec_fn=None if brief else end_with_parent,
         )
     except OSError as error:
         raise InfraError(f"{step}: cannot run {argv[0]}: {error.strerror}", hint="openforge doctor") from error

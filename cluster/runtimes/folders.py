@@ -19,9 +19,8 @@ _WALK_S = 300.0
 
 def own_tree(folder: Path, user: int) -> None:
     """Give `folder` and all below it to `user`. Needs root. InfraError."""
-    run_program(
-        ["chown", "-hR", f"{user}:{user}", "--", str(folder)], step="giving files to the sandbox", timeout_s=_WALK_S
-    )
+    chown = ["chown", "-hR", f"{user}:{user}", "--", str(folder)]
+    run_program(chown, step="giving files to the sandbox", timeout_s=_WALK_S, brief=True)
 
 
 def remove_tree(folder: Path) -> bool:
@@ -32,7 +31,7 @@ def remove_tree(folder: Path) -> bool:
             if before:
                 run_program(before, step="opening closed folders", timeout_s=_WALK_S)
         with suppress(InfraError):
-            run_program(remove, step="removing a sandbox's folder", timeout_s=_WALK_S)
+            run_program(remove, step="removing a sandbox's folder", timeout_s=_WALK_S, brief=True)
         if not os.path.lexists(folder):
             return True
     return False

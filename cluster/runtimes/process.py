@@ -117,9 +117,12 @@ class ProcessRuntime:
 
     def new_folder(self) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="s", dir=self._base))
-        for name in ("work", "home", "tmp"):
-            (folder / name).mkdir()
-        self.own(folder)
+        places = [folder / name for name in ("work", "home", "tmp")]
+        for place in places:
+            place.mkdir()
+        if self.isolated and bwrap.is_root():
+            for place in (folder, *places):  # empty: nothing in it that could lead elsewhere
+                os.chown(place, bwrap.SANDBOX_USER, bwrap.SANDBOX_USER)
         return folder
 
     def own(self, folder: Path) -> None:

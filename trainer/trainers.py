@@ -27,7 +27,7 @@ from trainer.versions import Versions
 from trainer.weights import row_weights
 
 MARKER = "openforge.json"
-"""Stands in a checkpoint's folder once all of it is written."""
+"""Stands in a checkpoint's folder once all of it is written and the store knows its step."""
 
 _PHASES = {
     "gen": "gen",
@@ -129,6 +129,8 @@ class _Steps(PPOTrainer):  # type: ignore[misc]
             },
         )
         self.ask("POST", "/metrics", {"step": global_steps, "metrics": values})
+        if getattr(self, "_saved", None) == global_steps:
+            self._mark_checkpoint()
         self._say("step", step=global_steps, metrics=values)
 
     def _rows(self, batch: Any) -> list[dict[str, Any]]:
@@ -167,13 +169,17 @@ class _Steps(PPOTrainer):  # type: ignore[misc]
 
     def _save_checkpoint(self) -> None:
         super()._save_checkpoint()
+        self._saved = self.global_steps
+
+    def _mark_checkpoint(self) -> None:
+        """Comes after the step was evaluated and told: a trainer that goes on from here makes this step no more, so
+        whatever was not told of it by now would be lost."""
         folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
         draft = folder / f"{MARKER}.partial"
         told = {"step": self.global_steps, "weight_version": self._version(self.global_steps)}
         draft.write_bytes(orjson.dumps(told))
         _sync(folder)
         draft.rename(folder / MARKER)  # a killed trainer leaves no half checkpoint that looks whole
-        self._saved = self.global_steps
         self._say("saved", step=self.global_steps, path=str(folder))
 
     def on_step_end(self) -> None:

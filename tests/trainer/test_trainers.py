@@ -56,7 +56,7 @@ class Step:
         actor = {"calculate_entropy": True, "entropy_coeff": 0.0, "ppo_epochs": 1, "data_loader_seed": 3}
         told = {
             "algorithm": algorithm,
-            "openforge": {"updates": updates},
+            "openforge": {"updates": updates, "incarnation": 1},
             "actor_rollout_ref": {"rollout": rollout, "actor": {**actor, "shuffle": updates > 1}, "model": {}},
         }
         self.queue, self.rollouts = queue, rollouts
@@ -243,14 +243,15 @@ def test_r10_padding_is_in_no_number_of_a_step(step: Callable[..., Step]) -> Non
 
 def test_a04_a_step_tells_what_it_learned_from_and_how_old_the_oldest_of_it_was(step: Callable[..., Step]) -> None:
     made = step()
-    made.views = [{"state": "error", "error_class": "engine_dead"}, {"state": "done", "error_class": None}]
+    dead = {"state": "error", "error_class": "engine_dead"}
+    made.views = [{**dead, "key": "1.g.0"}, {"state": "done", "key": "1.g.1"}, {**dead, "key": "0.g.0"}]
     metrics: dict[str, Any] = {}
     made.trainer._compute_metrics(made.batch, metrics, {"step": 4.0}, 5, 0)
     told = {path.split("?")[0]: body for _, path, body in made.told}
     assert told["/steps"]["step"] == 5
     assert told["/steps"]["rollouts"] == sorted(ROLLOUTS)
     assert told["/steps"]["staleness_max"] == 1  # step 5 trains on weights 4; the oldest row is of weights 3
-    assert told["/metrics"]["metrics"]["train.errors.engine_dead"] == 1
+    assert told["/metrics"]["metrics"]["train.errors.engine_dead"] == 1  # the other one an earlier start asked for
     assert metrics["train/errors.engine_dead"] == 1  # TensorBoard's name
     assert made.events[-1]["event"] == "step"
 
@@ -307,9 +308,28 @@ def saving(step: Callable[..., Step], tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_checkpoint_is_marked_once_all_of_it_is_written(saving: tuple[Step, Path]) -> None:
     made, folder = saving
     made.trainer._save_checkpoint()
+    assert not (folder / MARKER).exists()
+    made.trainer._compute_metrics(made.batch, {}, {"step": 4.0}, 5, 0)
     assert json.loads((folder / MARKER).read_bytes())["step"] == 5
     assert sorted(path.name for path in folder.iterdir()) == ["actor", MARKER]
-    assert made.events[-1] == {"event": "saved", "step": 5, "path": str(folder)}
+    assert [event["event"] for event in made.events] == ["saved", "step"]
+
+
+def test_a_trainer_killed_before_its_step_was_told_makes_the_step_again(
+    saving: tuple[Step, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, folder = saving
+    made.trainer._save_checkpoint()
+
+    def gone(method: str, path: str, body: Any) -> dict[str, Any]:
+        if path == "/metrics":
+            raise InfraError("the orchestrator does not answer")
+        return {"rollouts": []}
+
+    monkeypatch.setattr(made.trainer, "ask", gone)
+    with pytest.raises(InfraError):
+        made.trainer._compute_metrics(made.batch, {}, {"step": 4.0}, 5, 0)
+    assert not (folder / MARKER).exists()
 
 
 def test_a_resumed_training_names_its_weights_alike_in_answers_steps_and_checkpoints(
@@ -317,11 +337,12 @@ def test_a_resumed_training_names_its_weights_alike_in_answers_steps_and_checkpo
 ) -> None:
     made, folder = saving
     made.trainer._save_checkpoint()
-    assert saved_version(str(folder)) == "5"
+    made.trainer._compute_metrics(made.batch, {}, {"step": 4.0}, 5, 0)
+    assert saved_version(str(folder)) == "5.1"
     made.trainer.config.openforge.update({"incarnation": 2, "from_step": 4, "from_version": "4.1"})
     made.trainer._save_checkpoint()
     made.trainer._compute_metrics(made.batch, {}, {"step": 4.0}, 5, 0)
-    [told] = [body for _, path, body in made.told if path == "/steps"]
+    [_, told] = [body for _, path, body in made.told if path == "/steps"]
     assert told["weight_version"] == saved_version(str(folder)) == "5.2"
 
 
@@ -351,17 +372,20 @@ def test_asked_to_stop_it_saves_and_ends_with_the_step_under_way(saving: tuple[S
     assert not folder.exists()
     made.trainer.stop_asked = True
     made.trainer.on_step_end()
+    made.trainer._compute_metrics(made.batch, {}, {"step": 4.0}, 5, 0)
     assert (folder / MARKER).is_file()
     assert made.trainer.total_training_steps == 5
-    assert [event["event"] for event in made.events] == ["saved", "stopping"]
+    assert [event["event"] for event in made.events] == ["stopping", "saved", "step"]
 
 
 def test_asked_to_stop_a_step_that_was_saved_is_not_saved_again(saving: tuple[Step, Path]) -> None:
-    made, _ = saving
+    made, folder = saving
     made.trainer._save_checkpoint()
+    (folder / "actor" / "model.pt").unlink()
     made.trainer.stop_asked = True
     made.trainer.on_step_end()
-    assert [event["event"] for event in made.events] == ["saved", "stopping"]
+    assert [event["event"] for event in made.events] == ["stopping"]
+    assert list((folder / "actor").iterdir()) == []
 
 
 def test_asked_to_stop_in_its_last_step_it_ends_as_it_would(saving: tuple[Step, Path]) -> None:

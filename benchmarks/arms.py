@@ -116,5 +116,6 @@ def history_lines(found: Counter[str], prompts: int, other: int) -> list[str]:
         f"first prompts of veRL's loop that are not react's: {other} of {prompts}",
         f"prompts that veRL's continuous tokens make other than recorded: {found['verl']} of {found['prompts']}",
         f"answers that veRL's parser reads as other tool calls: {found['parsed']} of {found['answers']}",
-        f"later prompts that differ once the history is parsed and rendered anew: {found['rendered']} of {later}",
+        f"later prompts that differ once the history is rendered anew: {found['rendered']} of {later}, "
+        f"{found['beyond']} of them by more than the empty thoughts that the template drops",
     ]

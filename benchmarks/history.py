@@ -1,18 +1,19 @@
 """Two other ways to come by the next prompt of a conversation, held against the ids that were really sampled from.
 
 From recorded calls: what veRL's continuous tokens make of the same sampled ids and the same tool outputs, and what a
-loop would ask with that parses each answer and renders the whole history anew. Each call is held alone: a difference
-does not carry over to the next. Asks no engine.
+server would ask with that renders anew, by its chat template, the whole history as the harness was told it. Each call
+is held alone: a difference does not carry over to the next. Asks no engine.
 """
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl.experimental.agent_loop.tool_parser import ToolParser
+from verl.experimental.agent_loop import tool_parser
 from verl.tools.schemas import OpenAIFunctionToolSchema
 from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
@@ -21,6 +22,8 @@ from openforge.store.connect import query
 FORMAT = "hermes"
 """veRL's name for how Qwen3's template writes tool calls."""
 
+_THOUGHT = "<think>\n\n</think>\n\n"  # what Qwen3's template puts before an answer, and leaves out of a history
+
 type Message = dict[str, Any]
 type Call = tuple[str, Any]
 """Name and arguments of a tool call; arguments that are no JSON stay text."""
@@ -28,12 +31,13 @@ type Call = tuple[str, Any]
 
 @dataclass(frozen=True)
 class Turn:
-    """One recorded model call. `added`: messages that came before it since the last answer; `calls`: tool calls that
-    the harness was told of."""
+    """One recorded model call. `added`: messages that came before it since the last answer; `text` and `calls`: the
+    answer as the harness was told it."""
 
     prompt_ids: Sequence[int]
     completion_ids: Sequence[int]
     added: Sequence[Message]
+    text: str
     calls: Sequence[Call]
 
 
@@ -70,7 +74,7 @@ def conversations(store_root: Path, run_id: str, harness: str) -> Iterator[Conve
 def _turn(row: dict[str, Any], messages: Sequence[Message]) -> Turn:
     told = [(call["name"], _arguments(call["arguments"])) for call in messages[-1]["tool_calls"] or []]
     added = [{"role": message["role"], "content": message["text"] or ""} for message in messages[:-1]]
-    return Turn(row["prompt_ids"], row["completion_ids"], added, told)
+    return Turn(row["prompt_ids"], row["completion_ids"], added, messages[-1]["text"] or "", told)
 
 
 class VerlHistory:
@@ -80,11 +84,14 @@ class VerlHistory:
         self._builder = create_continuous_token_builder(
             tokenizer, hf_model_type=model_type, chat_template_kwargs=template_settings
         )
-        self._parser = ToolParser.get_tool_parser(FORMAT, tokenizer)
+        self._parser = tool_parser.ToolParser.get_tool_parser(FORMAT, tokenizer)
+        self._thought = list(tokenizer.encode(_THOUGHT, add_special_tokens=False))
+        tool_parser.logger.setLevel(logging.CRITICAL)  # a call that it cannot read is counted here
 
     async def compare(self, conversation: Conversation) -> Counter[str]:
-        """How many of: `prompts`, and of those `verl` and `rendered` that differ from what was recorded; `answers`,
-        and of those `parsed` that veRL reads as other tool calls."""
+        """How many of: `prompts`, and of those `verl` and `rendered` that differ from what was recorded, and `beyond`
+        that a rendered one still does with empty thoughts left out of both; `answers`, and of those `parsed` that veRL
+        reads as other tool calls."""
         found: Counter[str] = Counter()
         history: list[Message] = []
         before: list[int] = []
@@ -96,23 +103,33 @@ class VerlHistory:
             grown = rendered
             if history:
                 grown = self._builder.merge_context_tokens(history, messages, before, tools=tools).token_ids
-            content, calls = await self._parser.extract_tool_calls(list(turn.completion_ids), schemas)
+            _, calls = await self._parser.extract_tool_calls(list(turn.completion_ids), schemas)
             parsed = [(call.name, _arguments(call.arguments)) for call in calls]
             found += Counter(
                 prompts=1,
                 verl=int(grown != recorded),
                 rendered=int(rendered != recorded),
+                beyond=int(without(rendered, self._thought) != without(recorded, self._thought)),
                 answers=1,
                 parsed=int(parsed != list(turn.calls)),
             )
-            history = [*messages, _answer(content, parsed)]
+            history = [*messages, _answer(turn.text, turn.calls)]
             before = recorded + list(turn.completion_ids)
         return found
 
 
-def _answer(content: str, calls: Sequence[Call]) -> Message:
-    """As veRL's tool agent loop keeps an answer."""
-    message: Message = {"role": "assistant", "content": content or ""}
+def without(ids: Sequence[int], part: Sequence[int]) -> list[int]:
+    """`ids` with every run of ids that equals `part` left out."""
+    kept: list[int] = []
+    for token in ids:
+        kept.append(token)
+        if part and kept[-len(part) :] == list(part):
+            del kept[-len(part) :]
+    return kept
+
+
+def _answer(text: str, calls: Sequence[Call]) -> Message:
+    message: Message = {"role": "assistant", "content": text}
     if calls:
         functions = [{"name": name, "arguments": arguments} for name, arguments in calls]
         message["tool_calls"] = [{"type": "function", "function": function} for function in functions]

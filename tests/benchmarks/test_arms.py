@@ -67,5 +67,5 @@ def test_with_nothing_of_one_loop_there_is_nothing_to_compare() -> None:
 
 
 def test_a_first_prompt_is_no_later_one() -> None:
-    counts = Counter(prompts=10, conversations=4, verl=0, rendered=6, answers=10, parsed=1)
-    assert history_lines(counts, 8, 0)[-1].endswith("6 of 6")
+    counts = Counter(prompts=10, conversations=4, verl=0, rendered=6, beyond=2, answers=10, parsed=1)
+    assert history_lines(counts, 8, 0)[-1].split(": ")[1].startswith("6 of 6, 2 of them")

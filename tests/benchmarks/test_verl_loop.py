@@ -21,7 +21,7 @@ from verl.tools.tool_registry import load_all_tools  # noqa: E402
 from verl.workers.rollout.replica import TokenOutput  # noqa: E402
 
 from benchmarks.arms import their_arm  # noqa: E402
-from benchmarks.history import Conversation, Turn, VerlHistory  # noqa: E402
+from benchmarks.history import Conversation, Turn, VerlHistory, without  # noqa: E402
 from benchmarks.room import ROLLOUTS, first_messages, react  # noqa: E402
 from benchmarks.training import prepare  # noqa: E402
 from openforge.config import load  # noqa: E402
@@ -146,8 +146,8 @@ def conversation(qwen3_dir: Path) -> SimpleNamespace:
     reply = "\n<|im_start|>user\n<tool_response>\na b\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     later = [*prompt, *encode(sampled), *encode(reply + "<think>\n\n</think>\n\n")]
     told = [("shell", {"command": "ls"})]
-    turns = [Turn(prompt, encode(sampled), first, told)]
-    turns.append(Turn(later, encode("Done.<|im_end|>"), [{"role": "tool", "content": "a b"}], []))
+    turns = [Turn(prompt, encode(sampled), first, "", told)]
+    turns.append(Turn(later, encode("Done.<|im_end|>"), [{"role": "tool", "content": "a b"}], "Done.", []))
     return SimpleNamespace(whole=Conversation(turns, tools), verl=VerlHistory(tokenizer, "qwen3", QWEN3))
 
 
@@ -155,12 +155,31 @@ async def test_verls_tokens_go_on_from_the_sampled_ids_and_a_history_that_is_ren
     conversation: SimpleNamespace,
 ) -> None:
     found = await conversation.verl.compare(conversation.whole)
-    assert (found["prompts"], found["verl"], found["rendered"]) == (2, 0, 1)  # the template drops an empty thought
+    assert (found["prompts"], found["verl"], found["rendered"]) == (2, 0, 1)
+    assert found["beyond"] == 0  # the template drops an empty thought, and nothing else here
     assert (found["answers"], found["parsed"]) == (2, 0)
 
 
 async def test_a_prompt_id_or_a_tool_call_that_differs_is_counted(conversation: SimpleNamespace) -> None:
     first, second = conversation.whole.turns
-    changed = Turn([*second.prompt_ids[:-1], 0], second.completion_ids, second.added, [("shell", {})])
+    changed = Turn([*second.prompt_ids[:-1], 0], second.completion_ids, second.added, "Done.", [("shell", {})])
     found = await conversation.verl.compare(Conversation([first, changed], conversation.whole.tools))
     assert (found["verl"], found["parsed"]) == (1, 1)
+
+
+def test_a_part_is_left_out_wherever_it_stands() -> None:
+    assert without([1, 2, 3, 1, 2, 1, 3, 1, 2], [1, 2]) == [3, 1, 3]
+    assert without([1, 2], []) == [1, 2]
+
+
+async def test_an_answer_that_its_template_writes_in_another_way_differs_beyond_empty_thoughts(
+    conversation: SimpleNamespace, qwen3_dir: Path
+) -> None:
+    first, second = conversation.whole.turns
+    odd = AutoTokenizer.from_pretrained(qwen3_dir).encode(call("ls").replace(": ", ":"), add_special_tokens=False)
+    cut = len(first.prompt_ids)
+    grown = [*first.prompt_ids, *odd, *second.prompt_ids[cut + len(first.completion_ids) :]]
+    turns = [Turn(first.prompt_ids, odd, first.added, "", first.calls)]
+    turns.append(Turn(grown, second.completion_ids, second.added, "Done.", second.calls))
+    found = await conversation.verl.compare(Conversation(turns, conversation.whole.tools))
+    assert (found["verl"], found["beyond"], found["parsed"]) == (0, 1, 0)

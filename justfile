@@ -27,7 +27,7 @@ check: lint types imports test
 
 # Tests (arguments go to pytest: `./just test -k journal`)
 test *args:
-    @pytest --numprocesses 2 --dist loadfile "$@"
+    @pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder "$@"
 
 # Format and lint, changing nothing
 lint:

@@ -1,6 +1,7 @@
 """The whole thing: real harnesses, a sampled policy, every token accounted for, every planted fault found.
 
-All tests of the policy stand in this file, since a file's tests share a worker and with it one vLLM and one demo.
+All tests that ask the served policy stand in this file, since a file's tests share a worker and with it one vLLM and
+one demo.
 """
 
 from collections.abc import Callable

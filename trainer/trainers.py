@@ -37,6 +37,7 @@ _PHASES = {
     "update_actor": "update",
     "update_weights": "sync",
     "save_checkpoint": "save",
+    "testing": "eval",
 }
 
 Ask = Callable[[str, str, Mapping[str, Any] | None], dict[str, Any]]
@@ -226,6 +227,7 @@ def step_metrics(
         "train.staleness_max": float(max((row["staleness"] for row in rows), default=0)),
         "train.staleness_mean": _mean(row["staleness"] for row in rows),
         "train.invalid_calls": _mean(float(row["invalid_calls"] > 0) for row in rollouts),
+        "train.breaks": float(len(rows) - len(rollouts)),
         "train.rows_refused": float(sum(row["rows_refused"] for row in rollouts)),
         "train.step_s": timing.get("step", 0.0),
     }

@@ -43,12 +43,17 @@ async def disk_bytes(folders: Sequence[Path], timeout_s: float) -> int:
     if os.geteuid() != 0:  # as root of a name space of its own it also sees what the sandbox closed to itself
         argv = ["unshare", "--map-root-user", *argv]
     quiet = asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(*argv, stdin=quiet, stdout=asyncio.subprocess.PIPE, stderr=quiet)
+    # Cancelled while it starts a program, asyncio takes the exit status from its own watcher, which then complains.
+    start = asyncio.create_subprocess_exec(*argv, stdin=quiet, stdout=asyncio.subprocess.PIPE, stderr=quiet)
+    starting = asyncio.ensure_future(start)
+    said = b""
     try:
+        process = await asyncio.shield(starting)
         said, _ = await asyncio.wait_for(process.communicate(), timeout_s)
     finally:
+        process = await starting
         if process.returncode is None:
             with suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)  # asyncio's own kill looks whether it ended, and takes its status
+                os.kill(process.pid, signal.SIGKILL)  # asyncio's own kill takes the status away as well
             await process.wait()
     return sum(int(line.split(b"\t")[0]) for line in said.splitlines() if line[:1].isdigit())

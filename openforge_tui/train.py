@@ -38,7 +38,7 @@ EVENT = "openforge: "
 MARKER = "openforge.json"
 _RESTARTS = 3
 _REFUSED = 2  # the exit code of a trainer that does not take its configuration
-_PROGRAM = (sys.executable, "-P", "-m", "trainer.main")
+_PROGRAM = (sys.executable, "-P", "-m", "trainer.main", "hydra.run.dir=.", "hydra.output_subdir=null")
 _SPARE = 4  # steps' worth of groups beyond the last one, for groups that veRL throws away and asks for again
 
 Say = Callable[[str], None]

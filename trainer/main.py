@@ -109,7 +109,7 @@ def _check(arguments: list[str]) -> None:
     from trainer.check_config import check_keys
 
     try:
-        check_keys(arguments)
+        check_keys([argument for argument in arguments if not argument.startswith("hydra.")])
     except ConfigError as error:
         print(f"{error.summary}\n{error.hint}", file=sys.stderr)
         sys.exit(2)

@@ -310,10 +310,21 @@ def _end_ray(ray_dir: Path) -> None:
 
 
 def _writes_into(pid: int, folder: Path) -> bool:
+    """Whether it has a file below `folder` open for writing, under any number: the output of Ray's agents is a pipe."""
     try:
-        return any(os.readlink(f"/proc/{pid}/fd/{number}").startswith(f"{folder}/") for number in (1, 2))
+        return any(_written(f"/proc/{pid}", number, folder) for number in os.listdir(f"/proc/{pid}/fd"))
     except OSError:
         return False  # it ended, or is not ours
+
+
+def _written(process: str, number: str, folder: Path) -> bool:
+    try:
+        if not os.readlink(f"{process}/fd/{number}").startswith(f"{folder}/"):
+            return False
+        told = dict(line.split(":", 1) for line in Path(f"{process}/fdinfo/{number}").read_text().splitlines())
+    except OSError:
+        return False  # closed meanwhile
+    return int(told["flags"], 8) & os.O_ACCMODE != os.O_RDONLY
 
 
 async def _line(stream: asyncio.StreamReader) -> bytes:

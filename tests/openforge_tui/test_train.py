@@ -175,6 +175,20 @@ def test_only_what_writes_into_the_runs_folder_is_ended(
     _end_ray(tmp_path / "of-r1")  # of nothing
 
 
+def test_a_daemon_whose_output_is_a_pipe_is_ended_and_who_only_reads_is_not(
+    tmp_path: Path, sleepers: list[subprocess.Popen[bytes]]
+) -> None:
+    folder = tmp_path / "of-r1"
+    folder.mkdir()
+    with (folder / "agent.log").open("w") as log, (folder / "agent.log").open() as reading:
+        for file in (log, reading):
+            sleepers.append(subprocess.Popen(["sleep", "300"], stdout=subprocess.PIPE, pass_fds=[file.fileno()]))
+    agent, reader = sleepers
+    _end_ray(folder)
+    assert agent.wait(timeout=10) == -signal.SIGKILL
+    assert reader.poll() is None
+
+
 class Watched:
     """A training with the fake trainer, and what it said and told. `at`: what to do once after so many events."""
 

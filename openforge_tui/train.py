@@ -266,12 +266,14 @@ async def _process(training: Training, log: Path) -> AsyncIterator[asyncio.subpr
 
 def verl_environment(config: Config) -> dict[str, str]:
     """The environment of every process that loads veRL."""
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    cpu = config.trainer.gpus == 0  # and so on this machine, whatever Ray cluster RAY_ADDRESS names
+    left_out = {"PYTHONDONTWRITEBYTECODE", *(["RAY_ADDRESS"] if cpu else [])}
+    inherited = {name: value for name, value in os.environ.items() if name not in left_out}
     vllm = vllm_environment()
     return {
         **inherited,
         **vllm,
-        **(CPU_ENVIRONMENT if config.trainer.gpus == 0 else {}),
+        **(CPU_ENVIRONMENT if cpu else {}),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), vllm["PYTHONPATH"]])),
         "PYTHONUNBUFFERED": "1",
         "TOKENIZERS_PARALLELISM": "false",

@@ -79,7 +79,7 @@ def _resumed(name: str, steps: int | None) -> "Training":
     from openforge.ids import RunId
     from openforge.store.connect import find_run
     from openforge_tui.policies import resolve_policy
-    from openforge_tui.train import Training, trainer_folder
+    from openforge_tui.train import Training, checkpoint_step, last_checkpoint, trainer_folder
     from openforge_tui.verify_run import run_config
 
     loaded = settings.current().load()
@@ -89,7 +89,11 @@ def _resumed(name: str, steps: int | None) -> "Training":
     if steps is not None:
         config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"steps": steps})})
     model_dir = resolve_policy(config.policy.model)
-    return Training(config, loaded.store_root, model_dir, RunId(run_id), loaded.project_dir)
+    training = Training(config, loaded.store_root, model_dir, RunId(run_id), loaded.project_dir)
+    last = last_checkpoint(training.folder)
+    if last is not None and checkpoint_step(last) >= config.trainer.steps:
+        raise UsageError(f"{run_id} has made all of its {config.trainer.steps} steps", hint="more of them: --steps N")
+    return training
 
 
 def _print_config(training: "Training") -> int:

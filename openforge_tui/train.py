@@ -32,7 +32,7 @@ from trainer.orchestrator import TOKEN, URL
 from trainer.plan import evaluation_groups, training_groups, write_plan
 from trainer.render import Place, overrides
 from trainer.settings import TrainSettings
-from trainer.verl_plugins import CPU_ENVIRONMENT
+from trainer.verl_plugins import CPU_ENVIRONMENT, GPU_ENVIRONMENT
 
 EVENT = "openforge: "
 MARKER = "openforge.json"
@@ -273,7 +273,7 @@ def verl_environment(config: Config) -> dict[str, str]:
     return {
         **inherited,
         **vllm,
-        **(CPU_ENVIRONMENT if cpu else {}),
+        **(CPU_ENVIRONMENT if cpu else GPU_ENVIRONMENT),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), vllm["PYTHONPATH"]])),
         "PYTHONUNBUFFERED": "1",
         "TOKENIZERS_PARALLELISM": "false",

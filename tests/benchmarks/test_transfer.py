@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -339,5 +340,6 @@ def test_runs_stand_for_the_seeds_in_their_order() -> None:
 def test_the_recipe_alone_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENFORGE_TRAINER__LR", "0.5")
     config = configured(tmp_path, {"run.tasks": ["desk/set-port"], "trainer.eval_every": -1})
-    assert (config.trainer.recipe, config.trainer.lr, config.trainer.eval_every) == ("tiny-cpu", 4e-4, -1)
+    lr = tomllib.loads((Path(__file__).parents[2] / "trainer/recipes/tiny-cpu.toml").read_text())["trainer"]["lr"]
+    assert (config.trainer.recipe, config.trainer.lr, config.trainer.eval_every) == ("tiny-cpu", lr, -1)
     assert config.run.tasks == ("desk/set-port",)

@@ -193,7 +193,7 @@ def test_q14_a_field_that_comes_late_or_is_unknown_is_no_trouble(make_run, store
     header = {"v": 1, "recorder_id": "orchestrator-a", "ts": 1.0, "run_id": run.run_id, "kind": "metric", "step": 1}
     with segment.open("a") as file:
         for seq in range(1, 25_001):
-            file.write(json.dumps({**header, "seq": seq, "name": "a", "value": 1.0}) + "\n")
+            file.write(json.dumps({**header, "seq": seq, "step": seq, "name": "a", "value": 1.0}) + "\n")
         file.write(json.dumps({**header, "seq": 25_001, "name": "b", "value": 2.0, "late": {"x": 1}}) + "\n")
     assert query(store_root, "SELECT name, count(*) AS n FROM metrics GROUP BY ALL ORDER BY ALL") == [
         {"name": "a", "n": 25_000},

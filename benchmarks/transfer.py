@@ -43,8 +43,9 @@ from openforge_tui.evaluate import (
     saved_steps,
 )
 from openforge_tui.policies import place
-from openforge_tui.train import Training, checkpoint_step, last_checkpoint
+from openforge_tui.train import Training
 from openforge_tui.verify_run import run_config
+from trainer.checkpoints import checkpoint_step, last_checkpoint
 from trainer.evaluation import Graded
 from trainer.settings import shares
 

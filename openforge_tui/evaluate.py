@@ -17,6 +17,7 @@ from openforge.errors import UsageError
 from openforge.ids import RunId, resolve_run
 from openforge.store.snapshot import known_runs
 from openforge_tui.policies import resolve_policy
+from trainer.checkpoints import checkpoint_step, checkpoints, weights_of
 from trainer.evaluation import FIRST_SEED, Graded, Report, evaluate, metrics
 
 _OF_A_RUN = re.compile(r"(\w+)@(\d+)")
@@ -51,13 +52,9 @@ def find_checkpoint(store_root: Path, text: str) -> Checkpoint:
 
 
 def saved_steps(store_root: Path, run_id: str) -> dict[int, Path]:
-    """The folders in Hugging Face's layout that a training run has saved, by step, in order."""
-    found = {}
-    for folder in (store_root / "runs" / run_id / "trainer").glob("global_step_*/actor/huggingface"):
-        number = folder.parts[-3].removeprefix("global_step_")
-        if number.isdigit() and (folder / "config.json").is_file() and any(folder.glob("*.safetensors")):
-            found[int(number)] = folder
-    return dict(sorted(found.items()))
+    """The folders in Hugging Face's layout that a training run has saved, by step, in order; whole ones only."""
+    found = checkpoints(store_root / "runs" / run_id / "trainer")
+    return {checkpoint_step(checkpoint): weights_of(checkpoint) for checkpoint in found}
 
 
 def _training_run(store_root: Path, text: str) -> str:

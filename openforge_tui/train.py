@@ -28,14 +28,13 @@ from openforge.errors import InfraError, UsageError
 from openforge.ids import RunId
 from openforge.program import end_with_parent
 from openforge.task import load_tasks
-from trainer.orchestrator import TOKEN, URL
+from trainer.checkpoints import checkpoint_step, last_checkpoint
+from trainer.orchestrator import EVENT, TOKEN, URL
 from trainer.plan import evaluation_groups, training_groups, write_plan
 from trainer.render import Place, overrides
 from trainer.settings import TrainSettings
 from trainer.verl_plugins import CPU_ENVIRONMENT, GPU_ENVIRONMENT
 
-EVENT = "openforge: "
-MARKER = "openforge.json"
 _RESTARTS = 3
 _REFUSED = 2  # the exit code of a trainer that does not take its configuration
 _PROGRAM = (sys.executable, "-P", "-m", "trainer.main", "hydra.run.dir=.", "hydra.output_subdir=null")
@@ -76,21 +75,6 @@ class Training:
     def overrides(self) -> list[str]:
         """What the trainer is told, in veRL's keys."""
         return overrides(self.settings(), self.place())
-
-
-def last_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that was written whole; half ones of a killed trainer do not count."""
-    found = [path.parent for path in folder.glob(f"global_step_*/{MARKER}")]
-    return max(found, key=checkpoint_step, default=None)
-
-
-def checkpoint_step(folder: Path) -> int:
-    return int(folder.name.removeprefix("global_step_"))
-
-
-def weights_of(checkpoint: Path) -> Path:
-    """The model folder of a checkpoint, in Hugging Face's form."""
-    return checkpoint / "actor" / "huggingface"
 
 
 def write_plans(training: Training) -> None:

@@ -6,14 +6,13 @@ not its own witness. Long work: gives way to the event loop after each row.
 """
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from openforge.config import Config
 from openforge.errors import OpenForgeError, UsageError
-from openforge_tui.train import MARKER, weights_of
 from openforge_tui.verify import Report, Row, Sample, Tolerance, compare, failed, malformed, tolerance
+from trainer.checkpoints import checkpoints, saved_version, weights_of
 
 FIRST = "0"
 """What the weights are called that a training run began with."""
@@ -25,10 +24,10 @@ def saved_weights(trainer_folder: Path, model_dir: Path) -> dict[str, Path]:
     Of a checkpoint only its marker counts: the name of a step's folder is the same in every start of the trainer.
     """
     found = {FIRST: model_dir}
-    for marker in trainer_folder.glob(f"global_step_*/{MARKER}"):
-        weights = weights_of(marker.parent)
+    for checkpoint in checkpoints(trainer_folder):
+        weights = weights_of(checkpoint)
         if (weights / "config.json").is_file():
-            found[str(json.loads(marker.read_bytes())["weight_version"])] = weights
+            found[saved_version(checkpoint)] = weights
     return found
 
 

@@ -18,9 +18,7 @@ import orjson
 import ray
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from trainer.orchestrator import TOKEN, URL, Orchestrator
-
-EVENT = "openforge: "
+from trainer.orchestrator import EVENT, TOKEN, URL, Orchestrator
 
 
 @hydra.main(  # type: ignore[untyped-decorator]
@@ -49,7 +47,8 @@ def _train(config: DictConfig) -> None:
     import transfer_queue as tq
     from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 
-    from trainer.trainers import TRAINERS, saved_version
+    from trainer.checkpoints import saved_version
+    from trainer.trainers import TRAINERS
 
     with open_dict(config):
         config.transfer_queue.enable = True

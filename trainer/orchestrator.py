@@ -16,6 +16,8 @@ from openforge.errors import InfraError, OpenForgeError
 
 URL, TOKEN = "OPENFORGE_ORCHESTRATOR_URL", "OPENFORGE_ORCHESTRATOR_TOKEN"
 """Environment variables that say where it is; the token stands in no configuration."""
+EVENT = "openforge: "
+"""What a line of the trainer's output begins with when it tells `openforge train` something, as JSON."""
 
 _WAIT_S = 30.0
 _TRIES = 8

@@ -4,13 +4,11 @@ Only methods that veRL lets a subclass override; the algorithm, the workers and 
 """
 
 import math
-import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
 import torch
 import transfer_queue as tq
 from verl.protocol import DataProto
@@ -23,11 +21,9 @@ from verl.workers.utils.padding import response_to_nested
 
 from openforge.errors import InfraError
 from trainer import evaluation
+from trainer.checkpoints import mark
 from trainer.versions import Versions
 from trainer.weights import row_weights
-
-MARKER = "openforge.json"
-"""Stands in a checkpoint's folder once all of it is written and the store knows its step."""
 
 _PHASES = {
     "gen": "gen",
@@ -175,12 +171,7 @@ class _Steps(PPOTrainer):  # type: ignore[misc]
     def _mark_checkpoint(self) -> None:
         """Comes after the step was evaluated and told: a trainer that goes on from here makes this step no more, so
         whatever was not told of it by now would be lost."""
-        folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
-        draft = folder / f"{MARKER}.partial"
-        told = {"step": self.global_steps, "weight_version": self._version(self.global_steps)}
-        draft.write_bytes(orjson.dumps(told))
-        _sync(folder)
-        draft.rename(folder / MARKER)  # a killed trainer leaves no half checkpoint that looks whole
+        folder = mark(Path(self.config.trainer.default_local_dir), self.global_steps, self._version(self.global_steps))
         self._say("saved", step=self.global_steps, path=str(folder))
 
     def on_step_end(self) -> None:
@@ -207,12 +198,6 @@ class AsyncTrainer(_Steps, PPOTrainerSeparateAsync):  # type: ignore[misc]
 
 
 TRAINERS = {"sync": SyncTrainer, "separate_async": AsyncTrainer}
-
-
-def saved_version(checkpoint: str | None) -> str:
-    """What the weights of a checkpoint's folder are called; empty without one, or when it does not say."""
-    marker = Path(checkpoint or "") / MARKER
-    return str(orjson.loads(marker.read_bytes())["weight_version"]) if checkpoint and marker.is_file() else ""
 
 
 def step_metrics(
@@ -257,13 +242,3 @@ def step_metrics(
 def _mean(values: Any) -> float:
     found = list(values)
     return sum(found) / len(found) if found else 0.0
-
-
-def _sync(folder: Path) -> None:
-    """What was written lies on the disk, not only in memory."""
-    for path in [*folder.rglob("*"), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -66,6 +66,7 @@ def demo(
     output.say(f"  {openforge} rollouts {run_id}")
     output.say(f'  {openforge} sql "SELECT task, avg(reward) FROM rollouts GROUP BY task ORDER BY 2"')
     output.say(f"  {openforge} export {run_id} --help")
+    output.say(f"  {openforge} learn")
     if report.failures:
         from openforge_tui.cli.verify import check
 

@@ -79,8 +79,9 @@ def _resumed(name: str, steps: int | None) -> "Training":
     from openforge.ids import RunId
     from openforge.store.connect import find_run
     from openforge_tui.policies import resolve_policy
-    from openforge_tui.train import Training, checkpoint_step, last_checkpoint, trainer_folder
+    from openforge_tui.train import Training, trainer_folder
     from openforge_tui.verify_run import run_config
+    from trainer.checkpoints import checkpoint_step, last_checkpoint
 
     loaded = settings.current().load()
     run_id = find_run(loaded.store_root, name)
@@ -112,8 +113,9 @@ def _print_config(training: "Training") -> int:
 
 def run_shown(training: "Training", *, table: bool = True) -> int:
     """Train with progress on stderr; `table`: the steps on stdout at the end."""
-    from openforge_tui.train import Stop, last_checkpoint
+    from openforge_tui.train import Stop
     from openforge_tui.train import train as run
+    from trainer.checkpoints import checkpoint_step, last_checkpoint
 
     rows: list[dict[str, Any]] = []
     stop = Stop()
@@ -131,8 +133,7 @@ def run_shown(training: "Training", *, table: bool = True) -> int:
         output.emit(rows, COLUMNS)
     checkpoint = last_checkpoint(training.folder)
     if checkpoint is not None:
-        step = checkpoint.name.removeprefix("global_step_")
-        output.say(f"next: openforge eval --policy {training.run_id}@{step}")
+        output.say(f"next: openforge eval --policy {training.run_id}@{checkpoint_step(checkpoint)}")
     return 0
 
 

@@ -32,6 +32,7 @@ from openforge.journal.writer import JournalWriter
 from openforge.task import Task, load_tasks
 from openforge_tui.evaluate import Checkpoint
 from openforge_tui.train import Training
+from trainer.checkpoints import MARKER
 from trainer.evaluation import Graded, wilson
 
 DESK = load_tasks(["desk"])
@@ -59,6 +60,7 @@ def save_step(store_root: Path, run_id: str, step: int) -> None:
     folder.mkdir(parents=True)
     for name in ("config.json", "model.safetensors"):
         (folder / name).write_text("{}")
+    (folder.parents[1] / MARKER).write_text("{}")
 
 
 def rollouts(*shares: tuple[str, str, int, int]) -> list[Graded]:
@@ -232,7 +234,7 @@ def test_a_training_is_as_far_as_its_last_whole_checkpoint(tmp_path: Path) -> No
     assert trained_steps(training) == 0
     for step in (4, 8):
         save_step(tmp_path, "r1", step)
-    (training.folder / "global_step_4" / "openforge.json").write_text("{}")  # step 8 was cut off
+    (training.folder / "global_step_8" / MARKER).unlink()  # it was cut off
     assert trained_steps(training) == 4
 
 

@@ -7,6 +7,7 @@ import pytest
 from openforge.config.models import Config, Run, Trainer
 from openforge.errors import UsageError
 from openforge_tui.evaluate import Checkpoint, evaluation_config, evaluation_specs, find_checkpoint, saved_steps
+from trainer.checkpoints import MARKER
 
 
 def save(store_root: Path, run_id: str, step: int, *names: str) -> Path:
@@ -15,6 +16,8 @@ def save(store_root: Path, run_id: str, step: int, *names: str) -> Path:
     folder.mkdir(parents=True)
     for name in names or ("config.json", "model.safetensors"):
         (folder / name).write_text("{}")
+    if not names:
+        (folder.parents[1] / MARKER).write_text("{}")
     return folder
 
 
@@ -50,7 +53,7 @@ def test_a_run_that_saved_nothing_says_so(store_root: Path) -> None:
 
 def test_a_checkpoint_that_was_cut_off_while_it_was_saved_is_none(store_root: Path) -> None:
     save(store_root, "r1", 4, "config.json")
-    save(store_root, "r1", 8, "model.safetensors")
+    save(store_root, "r1", 8, "config.json", "model.safetensors")  # all of the weights, but not of the rest
     assert saved_steps(store_root, "r1") == {}
 
 

@@ -21,17 +21,15 @@ from openforge.ids import RunId
 from openforge.store.connect import query
 from openforge_tui import train_set
 from openforge_tui.train import (
-    MARKER,
     Stop,
     Training,
     _end_ray,
     _environment,
-    last_checkpoint,
     train,
     trainer_folder,
-    weights_of,
     write_plans,
 )
+from trainer.checkpoints import MARKER, last_checkpoint, weights_of
 from trainer.orchestrator import Orchestrator
 
 sys.path.append(str(Path(__file__).parents[1] / "proxy_addons"))

@@ -23,7 +23,8 @@ from verl.workers.config import ActorConfig  # noqa: E402
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
 from openforge.errors import InfraError  # noqa: E402
-from trainer.trainers import MARKER, SyncTrainer, saved_version, step_metrics  # noqa: E402
+from trainer.checkpoints import MARKER, saved_version  # noqa: E402
+from trainer.trainers import SyncTrainer, step_metrics  # noqa: E402
 
 VOCAB = 12
 Rollouts = dict[str, tuple[float, list[list[int]]]]

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from openforge.store.connect import query
-from openforge_tui.train import _end_ray, _ray_dir, last_checkpoint, weights_of
+from openforge_tui.train import _end_ray, _ray_dir
+from trainer.checkpoints import last_checkpoint, weights_of
 from trainer.versions import step_of
 
 pytestmark = [pytest.mark.policy, pytest.mark.timeout(1200)]

@@ -198,12 +198,17 @@ class _Supervisor:
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
-        with self._log.open("ab") as log:
-            while line := await _line(process.stdout):
-                log.write(line)
-                log.flush()
-                if (event := _event(line)) is not None:
-                    self._take(event, process)
+        try:
+            with self._log.open("ab", buffering=0) as log:  # unbuffered: nothing is left to fail when it closes
+                while line := await _line(process.stdout):
+                    log.write(line)
+                    if (event := _event(line)) is not None:
+                        self._take(event, process)
+        except OSError as error:
+            raise InfraError(
+                f"what the trainer prints cannot be kept in {self._log}: {error.strerror}",
+                hint=f"free some space there; then: openforge train --resume {self._training.run_id}",
+            ) from error
 
     def _take(self, event: Mapping[str, Any], process: asyncio.subprocess.Process) -> None:
         if event["event"] == "ready":

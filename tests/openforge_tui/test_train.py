@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tokenizers import Tokenizer
@@ -25,6 +25,7 @@ from openforge_tui.train import (
     Training,
     _end_ray,
     _environment,
+    _Supervisor,
     train,
     trainer_folder,
     write_plans,
@@ -347,3 +348,15 @@ def writes_into(pid: int, folder: Path) -> bool:
         return os.readlink(f"/proc/{pid}/fd/1").startswith(f"{folder}/")
     except OSError:
         return False
+
+
+async def test_a_full_disk_ends_the_training_with_what_to_do(training: Training) -> None:
+    """/dev/full takes nothing, as a full disk does."""
+    training.folder.mkdir(parents=True)
+    supervisor = _Supervisor(training, cast(Any, None), asyncio.Event(), print, lambda event: None, Stop())
+    supervisor._log = Path("/dev/full")
+    process = await asyncio.create_subprocess_exec("echo", "hello", stdout=asyncio.subprocess.PIPE)
+    with pytest.raises(InfraError, match="No space left on device") as error:
+        await supervisor._read(process)
+    await process.wait()
+    assert f"openforge train --resume {training.run_id}" in error.value.hint

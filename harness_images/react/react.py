@@ -3,14 +3,14 @@
 Standard library only; knows nothing about recording. Exit codes: 0 done, 1 the model API gave up, 3 too many steps.
 """
 
+import http.client
 import json
 import os
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 SYSTEM = "You are a desk assistant. Work in the current folder with the shell tool. Say Done when finished."
 TOOL = {
@@ -34,21 +34,28 @@ def skills() -> str:
 
 
 def ask(messages: list[dict]) -> dict:
-    """One model call; what is likely to pass is tried again, a refusal is not."""
-    body = json.dumps({"model": os.environ["REACT_MODEL"], "messages": messages, "tools": [TOOL]}).encode()
+    """One model call; what is likely to pass is tried again, a refusal is not. The base URL is the way out, so no proxy
+    is asked for."""
+    body = json.dumps({"model": os.environ["REACT_MODEL"], "messages": messages, "tools": [TOOL]})
     headers = {"content-type": "application/json", "authorization": "Bearer " + os.environ["REACT_API_KEY"]}
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the base URL is the way out
+    url = urlsplit(os.environ["REACT_BASE_URL"] + "/chat/completions")
+    connect = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
     for wait_s in (0.5, 2, 8, None):
+        link = connect(url.netloc, timeout=900)
         try:
-            request = urllib.request.Request(os.environ["REACT_BASE_URL"] + "/chat/completions", body, headers)
-            with opener.open(request, timeout=900) as response:
-                return json.load(response)["choices"][0]["message"]
-        except urllib.error.HTTPError as error:
-            if wait_s is None or error.code not in (408, 429, 500, 502, 503, 504):
-                sys.exit(f"model API: HTTP {error.code} {error.read(500).decode(errors='replace')}")
-        except (OSError, ValueError) as error:
-            if wait_s is None:
-                sys.exit(f"model API: {error}")
+            link.request("POST", url.path, body.encode(), headers)
+            response = link.getresponse()
+            answer = response.read()
+            if response.status == 200:
+                return json.loads(answer)["choices"][0]["message"]
+            problem = f"HTTP {response.status} {answer[:500].decode(errors='replace')}"
+            passing = response.status in (408, 429, 500, 502, 503, 504)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            problem, passing = repr(error), True
+        finally:
+            link.close()
+        if wait_s is None or not passing:
+            sys.exit(f"model API: {problem}")
         time.sleep(wait_s)
     raise AssertionError("unreachable")
 

@@ -89,9 +89,9 @@ class VerlHistory:
         tool_parser.logger.setLevel(logging.CRITICAL)  # a call that it cannot read is counted here
 
     async def compare(self, conversation: Conversation) -> Counter[str]:
-        """How many of: `prompts`, and of those `verl` and `rendered` that differ from what was recorded, and `beyond`
-        that a rendered one still does with empty thoughts left out of both; `answers`, and of those `parsed` that veRL
-        reads as other tool calls."""
+        """How many of: `prompts`, and of those `verl` that differ from what was recorded; of the later ones `rendered`
+        that do once their history is rendered anew, and `beyond` that do so with empty thoughts left out of both;
+        `answers`, and of those `parsed` that veRL reads as other tool calls."""
         found: Counter[str] = Counter()
         history: list[Message] = []
         before: list[int] = []
@@ -108,8 +108,8 @@ class VerlHistory:
             found += Counter(
                 prompts=1,
                 verl=int(grown != recorded),
-                rendered=int(rendered != recorded),
-                beyond=int(without(rendered, self._thought) != without(recorded, self._thought)),
+                rendered=int(bool(history) and rendered != recorded),
+                beyond=int(bool(history) and without(rendered, self._thought) != without(recorded, self._thought)),
                 answers=1,
                 parsed=int(parsed != list(turn.calls)),
             )

@@ -19,9 +19,6 @@ PHASES = ("gen", "logprobs", "advantage", "update", "sync", "save")
 STATES = ("queued", "starting", "running", "grading")
 
 _METRICS = "SELECT step, name, value FROM metrics WHERE name = 'train.step_s' OR name LIKE 'train.time_s.%'"
-_EVALS = """
-SELECT step, epoch(max(ended_at) - min(queued_at)) AS seconds
-FROM rollouts WHERE purpose = 'eval' AND step > 0 GROUP BY step"""
 _STATES = """
 SELECT t.step, s.rollout_id, s.state, s.ts
 FROM raw.rollout_state s JOIN rollouts r USING (run_id, rollout_id, attempt) JOIN trained t USING (run_id, rollout_id)
@@ -63,16 +60,19 @@ def counted(steps: Iterable[int]) -> list[int]:
     return known[1:] or known
 
 
-def step_time(rows: Sequence[Mapping[str, Any]], evaluations: Mapping[int, float]) -> StepTime:
-    """`rows`: step, name and value of the view `metrics`; `evaluations`: seconds by step."""
+def step_time(rows: Sequence[Mapping[str, Any]]) -> StepTime:
+    """`rows`: step, name and value of the view `metrics`."""
     values = {(row["step"], row["name"]): row["value"] for row in rows}
     steps = counted(step for step, name in values if name == "train.step_s")
     if not steps:
         raise UsageError("this run has no training step", hint="openforge runs")
-    phases = {phase: fmean(values.get((step, f"train.time_s.{phase}"), 0.0) for step in steps) for phase in PHASES}
+
+    def mean(part: str) -> float:
+        return fmean(values.get((step, f"train.time_s.{part}"), 0.0) for step in steps)
+
+    phases = {phase: mean(phase) for phase in PHASES}
     step_s = fmean(values[step, "train.step_s"] for step in steps)
-    evaluation = fmean(evaluations.get(step, 0.0) for step in steps)
-    return StepTime(len(steps), phases, step_s - sum(phases.values()), evaluation)
+    return StepTime(len(steps), phases, step_s - sum(phases.values()), mean("eval"))
 
 
 def state_seconds(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
@@ -107,9 +107,8 @@ def print_step_time(store_root: Path, name: str) -> None:
     """Both tables of a training run. UsageError when it trained nothing."""
     run_id = find_run(store_root, name)
     metrics = query(store_root, _METRICS, runs=[run_id])
-    evaluations = {row["step"]: row["seconds"] for row in query(store_root, _EVALS, runs=[run_id])}
     steps = set(counted(row["step"] for row in metrics if row["name"] == "train.step_s"))
-    step = step_time(metrics, evaluations)
+    step = step_time(metrics)
     states = [row for row in query(store_root, _STATES, runs=[run_id]) if row["step"] in steps]
     calls = [row for row in query(store_root, _CALLS, runs=[run_id]) if row["step"] in steps]
     print("\n".join([*step_lines(step), "", *rollout_lines(rollout_time(states, calls), step)]), flush=True)

@@ -84,7 +84,10 @@ def template_settings(config: Config) -> dict[str, bool]:
 
 def prepare(config: Config, store_root: Path, rounds: int, samples: int) -> Training:
     """A training run that evaluates the plan and ends, with all that its trainer reads written down."""
-    tasks = [task.ref for task in load_tasks(config.run.tasks)]
+    known = load_tasks(config.run.tasks)
+    tasks = [task.ref for task in known if not task.skills]  # veRL's loop is not told of any
+    if left_out := [task.ref for task in known if task.skills]:
+        _say(f"left out: {', '.join(left_out)}, with skills")
     draft = Training(config, store_root, resolve_policy(config.policy.model), new_run_id(), Path.cwd())
     folder = draft.run_dir / "peer"
     folder.mkdir(parents=True)

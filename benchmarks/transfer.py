@@ -26,6 +26,7 @@ from benchmarks.reworded import copy_reworded
 from benchmarks.transfer_table import ALL, Results, as_json, change, markdown, sentence, table
 from cluster.launch import engine_for
 from openforge.config import Config, load
+from openforge.config.models import Trainer
 from openforge.errors import InfraError, UsageError
 from openforge.ids import RunId, new_run_id
 from openforge.store.connect import find_run, query
@@ -43,7 +44,7 @@ from openforge_tui.evaluate import (
     saved_steps,
 )
 from openforge_tui.policies import place
-from openforge_tui.train import Training
+from openforge_tui.train import Training, first_weights, trainer_folder
 from openforge_tui.verify_run import run_config
 from trainer.checkpoints import checkpoint_step, last_checkpoint
 from trainer.evaluation import Graded
@@ -53,6 +54,8 @@ ARMS = {"before": (), "one": ("react",), "many": ("react", "pi", "codex")}
 HARNESSES = ARMS["many"]
 HELD_OUT = ("desk/count-errors", "desk/rename-md", "desk/set-port")  # of three kinds: data, files, configuration
 POLICY = "starter"
+_ALIKE = ("mode", "steps", "groups", "group_size", "updates", "lr", "lr_schedule", "optimizer", "kl", "entropy")
+_ALIKE += ("clip_low", "clip_high", "penalize_invalid_calls", "verl")
 _GRADED = "SELECT task, harness, CASE WHEN state IN ('done', 'failed') THEN reward END AS reward FROM rollouts"
 
 
@@ -112,16 +115,20 @@ class Taken:
     tasks: tuple[str, ...]
 
 
-def take(source: Path, text: str, arm: str) -> Taken:
-    """The last checkpoint of a training run of the store `source`. UsageError when it is no such run of this arm."""
+def take(source: Path, text: str, arm: str, trainer: Trainer) -> Taken:
+    """The last checkpoint of a training run of the store `source`. UsageError when it is no such run of this arm, or
+    trained otherwise than `trainer` says."""
     run_id = find_run(source, text)
     config = run_config(source, run_id)
-    parts, wanted = dict(shares(config.run.harnesses, config.trainer.mix)), dict(shares(ARMS[arm], {}))
-    if parts != wanted:
+    for name in _ALIKE:
+        if (was := getattr(config.trainer, name)) != (wanted := getattr(trainer, name)):
+            raise UsageError(f"--{arm} {text}: it trained with trainer.{name} = {was}, and this table has {wanted}")
+    parts, even = dict(shares(config.run.harnesses, config.trainer.mix)), dict(shares(ARMS[arm], {}))
+    if parts != even:
         told = ", ".join(f"{name} {part:.2f}" for name, part in parts.items())
-        raise UsageError(f"--{arm} {text}: it trained inside {told}, not {', '.join(wanted)} in equal parts")
-    if place(config.policy.model) != place(POLICY):
-        raise UsageError(f"--{arm} {text}: it trained {config.policy.model}, not the {POLICY}")
+        raise UsageError(f"--{arm} {text}: it trained inside {told}, not {', '.join(even)} in equal parts")
+    if (first := first_weights(trainer_folder(source, run_id))) != place(POLICY):
+        raise UsageError(f"--{arm} {text}: it trained {first}, not {place(POLICY)}")
     last = max(saved_steps(source, run_id), default=0)
     if last < config.trainer.steps:
         raise UsageError(
@@ -319,7 +326,7 @@ def main() -> int:
     config = configured(store, changed if typed.steps is None else {**changed, "trainer.steps": typed.steps})
     model_dir = prepare(config)
     assert model_dir is not None  # nothing is served elsewhere
-    taken = {key: take(source, run, key.partition("/")[0]) for key, run in named.items()}
+    taken = {key: take(source, run, key.partition("/")[0], config.trainer) for key, run in named.items()}
     plan = Plan(policy=model_dir.name, steps=config.trainer.steps, samples=typed.samples, tasks=trained_tasks(taken))
     bench = Bench(store, plan, seeds, taken, model_dir)
     try:

@@ -1,9 +1,12 @@
 """The recorder that a run has now: started when it is needed, started again when it has died, told where the policy is.
 
-After too many deaths there is none any more. What the orchestrator does about a death is the orchestrator's business.
+After too many deaths in a short time there is none any more; a training that lasts for days may lose one now and then.
+What the orchestrator does about a death is the orchestrator's business.
 """
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +14,7 @@ from typing import Any
 
 from cluster.recorder_process import Ready, RecorderError, RecorderProcess
 
-_STARTS = 4
+_STARTS, _WITHIN_S = 4, 600.0
 _DEATH_S = 2.0  # between a connection that breaks and the end of the process that is noticed
 
 
@@ -27,6 +30,7 @@ class LiveRecorder:
     ) -> None:
         self.process: RecorderProcess | None = None
         self.starts = 0
+        self._recent: deque[float] = deque(maxlen=_STARTS)
         self._settings, self._log = settings, log
         self._on_ready, self._say = on_ready, say
         self._policy: tuple[tuple[str, ...], str, str] | None = None  # addresses, token, weight version
@@ -34,7 +38,7 @@ class LiveRecorder:
         self._lock = asyncio.Lock()
 
     async def get(self) -> RecorderProcess:
-        """The recorder, started again when it has died. RecorderError after too many deaths."""
+        """The recorder, started again when it has died. RecorderError after too many deaths in a short time."""
         async with self._lock:
             if self.process is None or self.process.died.is_set():
                 await self._start()
@@ -43,14 +47,18 @@ class LiveRecorder:
             return self.process
 
     async def _start(self) -> None:
-        if self.starts >= _STARTS:
-            raise RecorderError(f"the recorder died {self.starts} times", hint="openforge logs --recorder")
+        now_s = time.monotonic()
+        if len(self._recent) == _STARTS and now_s - self._recent[0] < _WITHIN_S:
+            told = f"the recorder died {_STARTS} times within {now_s - self._recent[0]:.0f} s"
+            raise RecorderError(told, hint="openforge logs --recorder")
         if self.process is not None:
             self._say("the recorder died; starting it again")
             await self.process.stop()
         self.starts += 1
-        self.process, self._told = RecorderProcess(self._settings, self._log), False
-        self._on_ready(await self.process.start())
+        self._recent.append(now_s)
+        process = RecorderProcess(self._settings, self._log)
+        self._on_ready(await process.start())
+        self.process, self._told = process, False  # one that did not start is none
 
     async def set_policy(self, addresses: Sequence[str], token: str, weight_version: str) -> None:
         """Where the policy answers from now on: the recorder is told, and every one that follows it. RecorderError when

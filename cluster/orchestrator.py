@@ -181,19 +181,11 @@ class Orchestrator:
             self._finish(rollout, State.CANCELLED, "cancelled while queued")
         return rollout
 
-    async def cancel_where(self, purpose: str | None = None) -> list[Rollout]:
-        """End every unfinished rollout that was asked for with this purpose (None: with any); returns them."""
-        ended = [
-            rollout
-            for rollout in self.rollouts.values()
-            if not rollout.finished.is_set() and purpose in (None, rollout.spec.purpose)
-        ]
+    async def cancel_all(self) -> list[Rollout]:
+        """End every unfinished rollout, queued or running; returns them."""
+        ended = [rollout for rollout in self.rollouts.values() if not rollout.finished.is_set()]
         await asyncio.gather(*(self.cancel(rollout.id) for rollout in ended))
         return ended
-
-    async def cancel_all(self) -> list[Rollout]:
-        """End every unfinished rollout; returns them."""
-        return await self.cancel_where()
 
     async def trainer_started(self, from_step: int, pid: int) -> Trainer:
         """A trainer has started, or started again: its policy is not dead any more, and not yet where it was."""

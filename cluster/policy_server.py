@@ -17,8 +17,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
@@ -34,6 +34,7 @@ _START_S = 600.0
 _SAY_EVERY_S = 10.0
 _STOP_S = 20.0
 _KILLED_S = 5.0
+_LOCK_S = 0.2
 _ENV = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -86,13 +87,13 @@ class PolicyServer:
         """Stop using the server; True when that stopped it, since nobody else uses it and it was not to stay."""
         fcntl.flock(self._lease, fcntl.LOCK_UN)
         stopped = False
-        with suppress(BlockingIOError):
-            fcntl.flock(self._lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            running = _recorded(self._state)
-            if running is not None and running.pid == self.pid and not (running.keep and _alive(running)):
-                await stop_server(self._state, self.died)
-                stopped = True
-        self._lease.close()
+        async with _lock(self._state):  # who starts one meanwhile waits, and finds all of it or nothing
+            with self._lease, suppress(BlockingIOError):
+                fcntl.flock(self._lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                running = _recorded(self._state)
+                if running is not None and running.pid == self.pid and not (running.keep and _alive(running)):
+                    await stop_server(self._state, self.died)
+                    stopped = True
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
         return stopped
@@ -106,7 +107,7 @@ async def use_policy_server(serving: Serving, say: Say = lambda text: None, *, k
     folder = cache_dir() / "servers"
     folder.mkdir(parents=True, exist_ok=True)
     state = folder / f"{key}.json"
-    with _lock(folder / f"{key}.lock"):
+    async with _lock(state, say):
         running = _recorded(state)
         adopted = running is not None and _alive(running) and await _healthy(running.port)
         if running is None or not adopted:
@@ -312,10 +313,20 @@ def _free_port() -> int:
         return port
 
 
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+@asynccontextmanager
+async def _lock(state: Path, say: Say = lambda text: None) -> AsyncIterator[None]:
+    """Held by who starts or stops the server of a state file; may take as long as vLLM's start."""
+    with state.with_suffix(".lock").open("w") as file:
+        told = False
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not told:
+                    say("policy: another program is starting or stopping this server; waiting for it")
+                told = True
+                await asyncio.sleep(_LOCK_S)
         yield
 
 

@@ -27,12 +27,13 @@ _LAST_SEED = (1 << 31) - 1
 @dataclass(frozen=True)
 class Checkpoint:
     """Weights to evaluate: `model` as the configuration calls them, their folder (None: a provider has them), and the
-    training step that made them, 0 for those that no run here trained."""
+    training run and step that made them; none and 0 for those that no run here trained."""
 
     name: str
     model: str
     model_dir: Path | None = None
     step: int = 0
+    run_id: str | None = None
 
 
 def find_checkpoint(store_root: Path, text: str) -> Checkpoint:
@@ -48,7 +49,7 @@ def find_checkpoint(store_root: Path, text: str) -> Checkpoint:
             f"run {run_id} has no checkpoint of step {step}" + (f", but of {steps}" if steps else ", nor any other"),
             hint=f"--policy {run_id}@{max(folders)}" if folders else "openforge runs",
         )
-    return Checkpoint(f"{run_id}@{step}", str(folders[step]), folders[step], step)
+    return Checkpoint(f"{run_id}@{step}", str(folders[step]), folders[step], step, run_id)
 
 
 def saved_steps(store_root: Path, run_id: str) -> dict[int, Path]:

@@ -20,9 +20,8 @@ import orjson
 from cluster.http import FILE_NAME
 from cluster.launch import live_engine, orchestrate
 from cluster.orchestrator import Orchestrator
-from cluster.policy_server import vllm_environment
+from cluster.policy_server import model_hash, vllm_environment
 from cluster.recorder_process import ROOT
-from cluster.rollout import Rollout
 from openforge.config import Config
 from openforge.errors import InfraError, UsageError
 from openforge.ids import RunId
@@ -38,6 +37,7 @@ from trainer.verl_plugins import CPU_ENVIRONMENT, GPU_ENVIRONMENT
 _RESTARTS = 3
 _REFUSED = 2  # the exit code of a trainer that does not take its configuration
 _PROGRAM = (sys.executable, "-P", "-m", "trainer.main", "hydra.run.dir=.", "hydra.output_subdir=null")
+_FIRST = "first_weights.json"
 _SPARE = 4  # steps' worth of groups beyond the last one, for groups that veRL throws away and asks for again
 
 Say = Callable[[str], None]
@@ -63,8 +63,8 @@ class Training:
     def folder(self) -> Path:
         return self.run_dir / "trainer"
 
-    def settings(self, url: str = "", token: str = "") -> TrainSettings:
-        return TrainSettings.from_config(self.config, self.run_dir, self.model_dir, url, token)
+    def settings(self) -> TrainSettings:
+        return TrainSettings.from_config(self.config, self.model_dir)
 
     def place(self) -> Place:
         """Where the trainer reads and writes; it goes on from the last whole checkpoint."""
@@ -78,16 +78,37 @@ class Training:
 
 
 def write_plans(training: Training) -> None:
-    """What will be rolled out, decided once: a resumed run reads on in the same files."""
+    """What will be rolled out and which weights it begins with, decided once: a resumed run reads on in the same files,
+    and a plan that is too short for more steps gets longer."""
     place, settings, config = training.place(), training.settings(), training.config
-    if place.plan.exists():
-        return
     tasks = [task.ref for task in load_tasks(settings.tasks)]
-    eval_tasks = [task.ref for task in load_tasks(settings.eval_tasks)]
     count = (settings.steps + settings.max_staleness + _SPARE) * settings.groups
-    evaluation = evaluation_groups(eval_tasks, settings.eval_harnesses, settings.eval_samples, config.run.seed)
-    write_plan(place.eval_plan, evaluation)
-    write_plan(place.plan, training_groups(tasks, dict(settings.mix), count, config.run.seed))  # last: it says "done"
+    groups = training_groups(tasks, dict(settings.mix), count, config.run.seed)
+    if not place.plan.exists():
+        eval_tasks = [task.ref for task in load_tasks(settings.eval_tasks)]
+        evaluation = evaluation_groups(eval_tasks, settings.eval_harnesses, settings.eval_samples, config.run.seed)
+        write_plan(place.eval_plan, evaluation)
+        first = {"folder": str(training.model_dir), "hash": model_hash(training.model_dir)}
+        (training.folder / _FIRST).write_bytes(orjson.dumps(first))
+    elif len(place.plan.read_bytes().splitlines()) >= count:
+        return
+    write_plan(place.plan, groups)  # last: it says "done"
+
+
+def first_weights(folder: Path) -> Path:
+    """The model folder that the training run of a trainer's folder began with. UsageError when it is not there as it
+    was: a policy that is made anew under the same name has other weights."""
+    try:
+        told = orjson.loads((folder / _FIRST).read_bytes())
+    except FileNotFoundError:
+        raise UsageError(f"{folder} does not say which weights it began with", hint="start a new run") from None
+    model_dir = Path(told["folder"])
+    if not (model_dir / "config.json").is_file() or model_hash(model_dir) != told["hash"]:
+        raise UsageError(
+            f"{folder.parent.name} began with the weights in {model_dir}, and they are not there any more",
+            hint="bring them back from a copy, or start a new run",
+        )
+    return model_dir
 
 
 class Stop:
@@ -108,13 +129,7 @@ class Stop:
         return True
 
 
-async def train(
-    training: Training,
-    say: Say,
-    on_event: OnEvent,
-    stop: Stop,
-    on_rollout: Callable[[Rollout], None] = lambda rollout: None,
-) -> int:
+async def train(training: Training, say: Say, on_event: OnEvent, stop: Stop) -> int:
     """Train to the end, or to the end of the step under way when `stop` is asked; the last step that was trained.
 
     A trainer that dies is started again from its last checkpoint, three times at most without a step between. Raises
@@ -130,7 +145,6 @@ async def train(
         run_id=training.run_id,
         project=training.project,
         say=say,
-        on_event=on_rollout,
     ) as orchestrator:
         supervisor = _Supervisor(training, orchestrator, engine.died, say, on_event, stop)
         running = asyncio.create_task(supervisor.run())

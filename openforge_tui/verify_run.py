@@ -58,8 +58,7 @@ async def verify_run(
     if (trainer / "plan.jsonl").is_file():
         if train_set.missing():
             raise UsageError("verifying a training run needs the train set", hint="./just train-set")
-        weights = saved_weights(trainer, resolve_policy(config.policy.model))
-        return await verify_training(samples, weights, config, say)
+        return await verify_training(samples, saved_weights(trainer, say), config, say)
     model_dir = None if config.policy.base_url else resolve_policy(config.policy.model)
     async with engine_for(config, model_dir, say) as serving:
         if config.policy.base_url:

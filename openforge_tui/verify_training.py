@@ -11,6 +11,7 @@ from pathlib import Path
 
 from openforge.config import Config
 from openforge.errors import OpenForgeError, UsageError
+from openforge_tui.train import first_weights
 from openforge_tui.verify import Report, Row, Sample, Tolerance, compare, failed, malformed, tolerance
 from trainer.checkpoints import checkpoints, saved_version, weights_of
 
@@ -18,12 +19,16 @@ FIRST = "0"
 """What the weights are called that a training run began with."""
 
 
-def saved_weights(trainer_folder: Path, model_dir: Path) -> dict[str, Path]:
-    """The model folder of each weight version that there still is; `model_dir` is the policy's own.
+def saved_weights(trainer_folder: Path, say: Callable[[str], None]) -> dict[str, Path]:
+    """The model folder of each weight version that there still is.
 
     Of a checkpoint only its marker counts: the name of a step's folder is the same in every start of the trainer.
     """
-    found = {FIRST: model_dir}
+    found: dict[str, Path] = {}
+    try:
+        found[FIRST] = first_weights(trainer_folder)
+    except UsageError as error:
+        say(f"{error}: what they sampled cannot be verified")
     for checkpoint in checkpoints(trainer_folder):
         weights = weights_of(checkpoint)
         if (weights / "config.json").is_file():

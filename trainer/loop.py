@@ -10,7 +10,10 @@ import asyncio
 import logging
 from typing import Any
 
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
+from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.workers.rollout.llm_server import LLMServerClient
 
 from openforge.errors import OpenForgeError
@@ -82,6 +85,17 @@ async def _started(worker: _Worker) -> _Worker:
         await worker.orchestrator.close()
         raise
     return worker
+
+
+class LocalLoops(AgentLoopManagerTQ):  # type: ignore[misc]
+    """All loops in one process of the trainer's own machine, wherever the GPUs are: orchestrator and live policy listen
+    on its loopback only."""
+
+    async def _init_agent_loop_workers(self) -> None:
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        worker = self.agent_loop_workers_class.options(scheduling_strategy=here)
+        given = (self.config, self.llm_client, self.teacher_client, self.reward_loop_worker_handles)
+        self.agent_loop_workers = [worker.remote(*given)]
 
 
 class HarnessLoop(AgentLoopBase):  # type: ignore[misc]

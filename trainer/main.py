@@ -18,7 +18,7 @@ import orjson
 import ray
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from trainer.orchestrator import EVENT, TOKEN, URL, Orchestrator
+from trainer.orchestrator import EVENT, Orchestrator
 
 
 @hydra.main(  # type: ignore[untyped-decorator]
@@ -34,7 +34,8 @@ def main(config: DictConfig) -> None:
     auto_set_device(config)
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     runtime_env = get_ppo_ray_runtime_env(config)
-    passed = ("TRANSFER_QUEUE_ENABLE", URL, TOKEN, "PYTHONPATH", "VERL_USE_EXTERNAL_MODULES", "VERL_PLATFORM")
+    # where the orchestrator is stays out of it, since Ray writes it into its logs; processes of this machine inherit it
+    passed = ("TRANSFER_QUEUE_ENABLE", "PYTHONPATH", "VERL_USE_EXTERNAL_MODULES", "VERL_PLATFORM")
     os.environ["TRANSFER_QUEUE_ENABLE"] = "1"
     runtime_env["env_vars"] |= {name: os.environ[name] for name in passed if name in os.environ}
     tell({"event": "starting", "what": "Ray"})
@@ -45,9 +46,9 @@ def main(config: DictConfig) -> None:
 
 def _train(config: DictConfig) -> None:
     import transfer_queue as tq
-    from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 
     from trainer.checkpoints import saved_version
+    from trainer.loop import LocalLoops
     from trainer.trainers import TRAINERS
 
     with open_dict(config):
@@ -66,7 +67,7 @@ def _train(config: DictConfig) -> None:
             config.openforge.incarnation = orchestrator.ask("POST", "/trainer", start)["incarnation"]
             config.openforge.from_step = trainer.global_steps
             config.openforge.from_version = saved_version(config.trainer.resume_from_path)
-        loops = AgentLoopManagerTQ.create(
+        loops = LocalLoops.create(
             config=config,
             llm_client=trainer.get_llm_client(),
             teacher_client=trainer.get_teacher_client(),

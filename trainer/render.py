@@ -81,8 +81,8 @@ def _common(settings: TrainSettings, place: Place) -> dict[str, Any]:
         f"{rollout}.seed": seed,
         f"{rollout}.n": settings.group_size,
         f"{rollout}.temperature": settings.temperature,
-        f"{rollout}.top_p": settings.top_p,
-        f"{rollout}.top_k": settings.top_k,
+        f"{rollout}.top_p": 1.0,
+        f"{rollout}.top_k": -1,
         f"{rollout}.val_kwargs.n": 1,
         f"{rollout}.max_model_len": settings.max_model_len,
         f"{rollout}.dtype": settings.dtype,
@@ -109,7 +109,6 @@ def _common(settings: TrainSettings, place: Place) -> dict[str, Any]:
         "+openforge.updates": settings.updates,
         "+openforge.reach": attention_reach(model),
         "+openforge.penalize_invalid_calls": settings.penalize_invalid_calls,
-        "+openforge.eval_samples": settings.eval_samples,
     }
 
 

@@ -67,7 +67,7 @@ def make_row(sample: Mapping[str, Any], *, reach: int | None, max_length: int) -
     kept = [bool(flag) for flag in mask[first:end]]
     if any(value is None for value, flag in zip(logprobs[first:end], kept, strict=True) if flag):
         raise RowError("logprobs_missing", f"{sample['sample_id']} lacks the logprob of a sampled id")
-    steps = _steps(sample)
+    steps = _steps(sample, kept, first)
     return Row(
         prompt=list(ids[start:first]),
         response=list(ids[first:end]),
@@ -78,8 +78,15 @@ def make_row(sample: Mapping[str, Any], *, reach: int | None, max_length: int) -
     )
 
 
-def _steps(sample: Mapping[str, Any]) -> list[int]:
-    versions = [version for _, version in sample["versions"] or ()]
+def _steps(sample: Mapping[str, Any], kept: Sequence[bool], first: int) -> list[int]:
+    """Of the weights that sampled trained ids; `kept` begins at `first`. Ids that another row trains do not count."""
+    spans = [(0, ""), *(sample["versions"] or ())]
+    ends = [offset for offset, _ in spans[1:]] + [first + len(kept)]
+    versions = [
+        version
+        for (start, version), end in zip(spans, ends, strict=True)
+        if any(kept[max(0, start - first) : max(0, end - first)])
+    ]
     if not versions or not all(versions):
         raise RowError("version_missing", f"{sample['sample_id']} does not say which weights sampled it")
     try:

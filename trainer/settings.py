@@ -5,11 +5,12 @@ reads no file.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from openforge.config.models import Config
+from openforge.errors import UsageError
 
 MACHINE_GPUS = 8
 """GPUs of one machine where there are several."""
@@ -17,12 +18,9 @@ MACHINE_GPUS = 8
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """Lengths are tokens; `token` is secret and never printed."""
+    """Lengths are tokens."""
 
-    run_dir: Path
     model_dir: Path
-    orchestrator_url: str
-    token: str = field(repr=False)
 
     mode: Literal["sync", "separate_async"]
     backend: Literal["fsdp2", "megatron"]
@@ -50,11 +48,6 @@ class TrainSettings:
     prompt_length: int
     response_length: int
     temperature: float
-    top_p: float
-    top_k: int
-    max_tokens: int
-    concurrency: int
-    time_limit_s: float
 
     tasks: tuple[str, ...]
     mix: tuple[tuple[str, float], ...]
@@ -68,15 +61,13 @@ class TrainSettings:
     """veRL's own keys with dots, in the order they stand in; they come last."""
 
     @classmethod
-    def from_config(cls, config: Config, run_dir: Path, model_dir: Path, orchestrator_url: str, token: str) -> Self:
-        """`run_dir` and `model_dir` are absolute. `config` has passed `openforge.config.load`."""
+    def from_config(cls, config: Config, model_dir: Path) -> Self:
+        """`model_dir` is absolute. `config` has passed `openforge.config.load`. Raises what `check_trainable` does."""
+        check_trainable(config)
         trainer, policy, run = config.trainer, config.policy, config.run
         prompt, response = row_lengths(trainer.prompt_length, trainer.response_length, policy.max_model_len)
         return cls(
-            run_dir=run_dir,
             model_dir=model_dir,
-            orchestrator_url=orchestrator_url,
-            token=token,
             mode=trainer.mode,
             backend=trainer.backend,
             gpus=trainer.gpus,
@@ -100,11 +91,6 @@ class TrainSettings:
             prompt_length=prompt,
             response_length=response,
             temperature=policy.sampling.temperature,
-            top_p=policy.sampling.top_p,
-            top_k=policy.sampling.top_k,
-            max_tokens=policy.sampling.max_tokens,
-            concurrency=run.concurrency,
-            time_limit_s=run.time_limit_s,
             tasks=run.tasks,
             mix=tuple(shares(run.harnesses, trainer.mix)),
             eval_every=trainer.eval_every,
@@ -129,6 +115,23 @@ class TrainSettings:
     @property
     def groups_per_update(self) -> int:
         return self.groups // self.updates
+
+
+def check_trainable(config: Config) -> None:
+    """UsageError for sampling whose logprobs are not those that a trainer computes, and for a policy that is served
+    elsewhere."""
+    sampling, base_url = config.policy.sampling, config.policy.base_url
+    if sampling.top_p < 1 or sampling.top_k != -1 or sampling.temperature <= 0:
+        raise UsageError(
+            "training needs answers from the whole distribution, and policy.sampling has "
+            f"temperature = {sampling.temperature:g}, top_p = {sampling.top_p:g}, top_k = {sampling.top_k}",
+            hint="temperature above 0, top_p = 1 and top_k = -1 (`openforge config show`)",
+        )
+    if base_url:
+        raise UsageError(
+            f"a policy in training is served by its trainer, and policy.base_url is {base_url}",
+            hint="leave it out: --set policy.base_url=",
+        )
 
 
 def row_lengths(prompt: int, response: int, limit: int) -> tuple[int, int]:

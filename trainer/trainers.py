@@ -19,9 +19,9 @@ from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 from verl.workers.utils.padding import response_to_nested
 
-from openforge.errors import InfraError
 from trainer import evaluation
 from trainer.checkpoints import mark
+from trainer.verl_plugins.replay import nothing_to_train
 from trainer.versions import Versions
 from trainer.weights import row_weights
 
@@ -52,15 +52,18 @@ class _Steps(PPOTrainer):  # type: ignore[misc]
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         """Rows are padded to whole mini-batches of one size: the number of optimizer updates a step is the config's,
-        not a consequence of how many rows the rollouts became."""
-        return dp_size * int(self.config.openforge.updates)
+        not a consequence of how many rows the rollouts became. Micro-batches of a fixed number of rows must be whole
+        as well."""
+        parts = self.config.actor_rollout_ref
+        sizes = [
+            *([] if parts.actor.use_dynamic_bsz else [parts.actor.ppo_micro_batch_size_per_gpu]),
+            *([] if parts.ref.log_prob_use_dynamic_bsz else [parts.ref.log_prob_micro_batch_size_per_gpu]),
+        ]
+        return dp_size * int(self.config.openforge.updates) * math.lcm(*(int(size) for size in sizes if size))
 
     def _balance_batch(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         if not batch.keys:
-            raise InfraError(
-                f"no rollout of step {self.global_steps} gave anything to train",
-                hint="openforge sql \"SELECT error_class, detail FROM rollouts WHERE state = 'error'\"",
-            )
+            raise nothing_to_train(self.global_steps)
         return super()._balance_batch(batch, *args, **kwargs)
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
@@ -109,11 +112,9 @@ class _Steps(PPOTrainer):  # type: ignore[misc]
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
         rows = self._rows(batch)
         values = step_metrics(rows, metrics, timing_raw)
-        views = self._views("train", global_steps)
-        errors = Counter(view["error_class"] or "unknown" for view in views if view["state"] == "error")
-        values |= {f"train.errors.{name}": float(count) for name, count in errors.items()}
-        metrics.update({name.replace(".", "/", 1): value for name, value in values.items()})
         trained = sorted({row["rollout_id"] for row in rows})
+        values |= self._lost(global_steps, trained)
+        metrics.update({name.replace(".", "/", 1): value for name, value in values.items()})
         self.ask(
             "POST",
             "/steps",
@@ -130,6 +131,21 @@ class _Steps(PPOTrainer):  # type: ignore[misc]
             self._mark_checkpoint()
         self._say("step", step=global_steps, metrics=values)
 
+    def _lost(self, step: int, trained: Sequence[str]) -> dict[str, float]:
+        """Rollouts that ended since the last step and taught nothing: errors by class, and those that were graded but
+        never trained, since none of their rows could be used or they had grown too old."""
+        late = self._may_be_late()
+        self._trained = {*getattr(self, "_trained", ()), *trained}
+        counted = self._counted = getattr(self, "_counted", set())
+        errors: Counter[str] = Counter()
+        for view in [view for asked in range(max(1, step - late), step + 1) for view in self._views("train", asked)]:
+            if view["state"] == "error" and view["rollout_id"] not in counted:
+                counted.add(view["rollout_id"])
+                errors[view["error_class"] or "unknown"] += 1
+        graded = [view["rollout_id"] for view in self._views("train", step - late) if view["reward"] is not None]
+        values = {f"train.errors.{name}": float(count) for name, count in errors.items()}
+        return values | {"train.rollouts_unused": float(len(set(graded) - self._trained))}
+
     def _rows(self, batch: Any) -> list[dict[str, Any]]:
         """What each row that is not padding says of its rollout, with its own staleness at this step."""
         real = [(key, tag) for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
@@ -144,7 +160,12 @@ class _Steps(PPOTrainer):  # type: ignore[misc]
 
     def _validate(self) -> dict[str, float]:
         self._say("evaluating", step=self.global_steps)
-        told = super()._validate()
+        try:
+            told = super()._validate()
+        except ValueError as error:  # veRL asks for rows where no rollout gave one; ours are counted all the same
+            if "empty list" not in str(error):
+                raise
+            told = {}
         step = self.global_steps
         graded = [
             evaluation.Graded(view["task"], view["harness"], view["reward"])
@@ -182,6 +203,10 @@ class _Steps(PPOTrainer):  # type: ignore[misc]
             self.total_training_steps = self.global_steps  # the loop ends when this step has been told
             self._say("stopping", step=self.global_steps)
 
+    def _may_be_late(self) -> int:
+        """Steps between the one that a rollout was asked for and the last one that may train it."""
+        return 0
+
     def _version(self, step: int) -> str:
         return Versions.from_settings(self.config.openforge).name(step)
 
@@ -195,6 +220,9 @@ class SyncTrainer(_Steps, PPOTrainerSync):  # type: ignore[misc]
 
 class AsyncTrainer(_Steps, PPOTrainerSeparateAsync):  # type: ignore[misc]
     """Rollouts go on while weights are updated: a rollout may be some versions old, and says so."""
+
+    def _may_be_late(self) -> int:
+        return int(self.config.trainer.v1.sampler.max_off_policy_threshold)
 
 
 TRAINERS = {"sync": SyncTrainer, "separate_async": AsyncTrainer}
@@ -210,7 +238,7 @@ def step_metrics(
         "train.rollouts": float(len(rollouts)),
         "train.samples_per_rollout": len(rows) / max(1, len(rollouts)),
         "train.staleness_max": float(max((row["staleness"] for row in rows), default=0)),
-        "train.staleness_mean": _mean(row["staleness"] for row in rows),
+        "train.staleness_mean": _mean(row["staleness"] for row in rollouts),
         "train.invalid_calls": _mean(float(row["invalid_calls"] > 0) for row in rollouts),
         "train.breaks": float(len(rows) - len(rollouts)),
         "train.rows_refused": float(sum(row["rows_refused"] for row in rollouts)),
@@ -229,9 +257,10 @@ def step_metrics(
         "actor/entropy_loss": "train.entropy",
         "actor/kl_loss": "train.kl_to_reference",
         "actor/lr": "train.lr",
-        "perf/throughput": "train.tokens_per_s",
     }
     values |= {ours: float(verl[theirs]) for theirs, ours in names.items() if theirs in verl}
+    if "perf/total_num_tokens" in verl and timing.get("step"):
+        values["train.tokens_per_s"] = float(verl["perf/total_num_tokens"]) / timing["step"]
     for theirs, ours in _PHASES.items():
         if theirs in timing:
             name = f"train.time_s.{ours}"

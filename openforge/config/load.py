@@ -103,13 +103,23 @@ def load(
         raise ConfigError(f"there is no target {chosen!r}", hint=_nearest(chosen, overlays, "targets"))
     layers = [*files, *overlays[chosen], environment, flags]
     merged, where = merge([*_recipe(*merge(layers), project_dir), *layers])
+    config = _validated(merged, where)
+    sources = {".".join(key): where.get(key, "default") for key, _ in leaves(config.model_dump())}
+    return Loaded(config, sources, project_dir, tuple(sorted(overlays)))
+
+
+def overridden(config: Config, overrides: Mapping[str, Any]) -> Config:
+    """`config` with flags above it. Raises ConfigError."""
+    return _validated(*merge([Layer(config.model_dump()), _from_flags(overrides)]))
+
+
+def _validated(merged: dict[str, Any], where: dict[Key, str]) -> Config:
     try:
         config = Config.model_validate(merged)
     except ValidationError as error:
         raise _explain(error, Layer(merged, where)) from None
     check_together(config, where)
-    sources = {".".join(key): where.get(key, "default") for key, _ in leaves(config.model_dump())}
-    return Loaded(config, sources, project_dir, tuple(sorted(overlays)))
+    return config
 
 
 def merge(layers: list[Layer]) -> tuple[dict[str, Any], dict[Key, str]]:

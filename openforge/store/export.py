@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from openforge.errors import UsageError
+from openforge.errors import InfraError, UsageError
 from openforge.store.connect import query, with_views
 from openforge.store.schema import BY_NAME, VIEWS
 from openforge.store.sql import SafeSql
@@ -131,10 +131,14 @@ def _sft(store_root: Path, runs: Sequence[str] | None, dest: Path, where: str | 
         _whole_file(dest) as temporary,
         SafeSql(store_root, runs=runs).stream(sql, timeout_s=3600, memory="4Gi") as reader,
     ):
-        with pq.ParquetWriter(temporary, reader.schema, compression="zstd") as writer:
-            for batch in reader:
+        with _writing(dest):
+            writer = pq.ParquetWriter(temporary, reader.schema, compression="zstd")
+        for batch in reader:
+            with _writing(dest):  # here, or the stream would be blamed
                 writer.write_batch(batch)
-                taken += batch.num_rows
+            taken += batch.num_rows
+        with _writing(dest):
+            writer.close()
     total, ungraded = query(
         store_root, "SELECT count(*) AS total, count(*) FILTER (reward IS NULL) AS ungraded FROM samples", runs=runs
     )[0].values()
@@ -159,14 +163,28 @@ def _copy(con: duckdb.DuckDBPyConnection, sql: str, dest: Path, options: str) ->
 
 @contextmanager
 def _whole_file(dest: Path) -> Iterator[Path]:
-    """A name beside `dest` to write under; renamed when all went well, removed when not."""
+    """A name beside `dest` to write under; renamed when all went well, removed when not. Raises as `_writing` does."""
     if dest.is_dir():
         raise UsageError(f"{dest} is a folder", hint="name a file")
-    dest.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{dest.name}.", dir=dest.parent) as folder:
-        temporary = Path(folder) / dest.name
-        yield temporary
-        os.replace(temporary, dest)
+    with _writing(dest):
+        dest.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{dest.name}.", dir=dest.parent) as folder:
+            temporary = Path(folder) / dest.name
+            yield temporary
+            os.replace(temporary, dest)
+
+
+@contextmanager
+def _writing(dest: Path) -> Iterator[None]:
+    """InfraError for what goes wrong with `dest` itself, which is no reason to read the store again."""
+    try:
+        yield
+    except (OSError, duckdb.IOException) as error:
+        ours = isinstance(error, OSError) or f"{dest.parent / f'.{dest.name}'}." in str(error)
+        if not ours:
+            raise
+        why = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
+        raise InfraError(f"{dest} cannot be written: {why}", hint="free some space, or --to another place") from error
 
 
 def _quote(path: Path) -> str:

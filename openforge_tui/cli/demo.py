@@ -58,6 +58,10 @@ def demo(
     model_dir = prepare(config)
     run_id = new_run_id()
     rollouts, report = output.run_async(_run(config, store_root, model_dir, run_id))
+    if report is None:
+        output.emit(questions.by_harness(store_root, run_id), _COLUMNS, headers=_HEADERS)
+        output.say(f"no rollout came to a model call; next: openforge rollouts {run_id}")
+        return 3
     _show(store_root, run_id, report)
     output.say(f"\n{report.summary()}\n\nall of it took {time.monotonic() - began_s:.0f} s; next:")
     best = max(rollouts, key=lambda rollout: (rollout.reward or 0.0, rollout.spec.harness.name == "react"))
@@ -76,16 +80,17 @@ def demo(
 
 async def _run(
     config: "Config", store_root: "Path", model_dir: "Path | None", run_id: "RunId"
-) -> "tuple[list[Rollout], Report]":
-    """The rollouts and then the proof, while one and the same server runs."""
+) -> "tuple[list[Rollout], Report | None]":
+    """The rollouts and then the proof, while one and the same server runs; none where nothing was sampled."""
     from cluster.launch import engine_for, make_specs
     from openforge_tui.cli.run import run_shown
-    from openforge_tui.verify_run import verify_run
+    from openforge_tui.verify_run import read_samples, verify_run
 
     specs = make_specs(config, settings.current().project)
     async with engine_for(config, model_dir, output.say) as engine:
         rollouts = await run_shown(config, store_root, specs, model_dir, engine, run_id)
-        return rollouts, await verify_run(store_root, run_id, output.say)
+        sampled = any(read_samples(store_root, run_id))
+        return rollouts, await verify_run(store_root, run_id, output.say) if sampled else None
 
 
 def _show(store_root: "Path", run_id: str, report: "Report") -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cluster.attempt import RolloutSpec
-    from openforge.config import Config
+    from openforge.config import Config, Loaded
     from openforge.ids import RunId
     from openforge_tui.evaluate import Checkpoint
     from trainer.evaluation import Estimate, Report
@@ -56,8 +56,9 @@ def evaluate(
 ) -> int:
     """Evaluate checkpoints: success, pass@k (any of k) and pass^k (all of k), with 95 % intervals.
 
-    Start files are ones that training never sees. RUN@STEP is a checkpoint of a training run. An error of ours is
-    counted apart and is never a failure. Exit code 3 when nothing of a checkpoint could be graded.
+    Start files are ones that training never sees. RUN@STEP is a checkpoint of a training run, and everything is
+    evaluated as that run was configured, but for what is typed. An error of ours is counted apart and is never a
+    failure. Exit code 3 when nothing of a checkpoint could be graded.
     """
     typed: dict[str, object] = {
         "trainer.eval_tasks": tasks,
@@ -69,7 +70,7 @@ def evaluate(
     settings.change(overrides={**settings.current().overrides, **known})
     loaded = settings.current().load()
     ks = None if k is None else _numbers(k)
-    plan = _plan(loaded.config, loaded.store_root, loaded.project_dir, policy, ks)
+    plan = _plan(loaded, policy, ks)
     done: list[Evaluated] = []
     try:
         output.run_async(_run(plan, loaded.store_root, ks, done))
@@ -88,14 +89,15 @@ def _numbers(text: str) -> list[int]:
         raise UsageError(f"-k {text}: expected whole numbers with commas", hint="for example -k 1,4,8") from None
 
 
-def _plan(
-    config: "Config", store_root: "Path", project: "Path", policies: str | None, ks: "Sequence[int] | None"
-) -> list[Planned]:
+def _plan(loaded: "Loaded", policies: str | None, ks: "Sequence[int] | None") -> list[Planned]:
     """Every checkpoint with its rollouts, so that what cannot be run is said before anything is."""
+    from openforge.config import overridden
     from openforge.errors import UsageError
     from openforge_tui.evaluate import Checkpoint, evaluation_config, evaluation_specs, find_checkpoint
+    from openforge_tui.verify_run import run_config
     from trainer.evaluation import check_plan
 
+    config, store_root = loaded.config, loaded.store_root
     local = config.policy.engine == "vllm"
     names = [name for part in (policies or config.policy.model).split(",") if (name := part.strip())]
     if not names:
@@ -107,10 +109,13 @@ def _plan(
             f"the server at {config.policy.base_url} has one policy, and {len(found)} are to be evaluated",
             hint="name one, or leave policy.base_url out: then each is served here",
         )
+    if run_id := next((checkpoint.run_id for checkpoint in found if checkpoint.run_id), None):
+        config = overridden(run_config(store_root, run_id), settings.current().overrides)
+        output.say(f"evaluating as run {run_id} was configured, but for what is typed")
     plan = []
     for checkpoint in found:
         mine = evaluation_config(config, checkpoint)
-        specs = evaluation_specs(mine, checkpoint, project)
+        specs = evaluation_specs(mine, checkpoint, loaded.project_dir)
         check_plan(ks or (), mine.run.samples, {spec.harness.name for spec in specs})
         plan.append(Planned(checkpoint, mine, specs))
     return plan

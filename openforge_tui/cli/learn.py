@@ -34,24 +34,25 @@ def learn(
     """Teach the starter policy by reinforcement inside a real harness on this machine, with veRL.
 
     About a quarter of an hour on two cores, once everything is installed and the starter is made. Ends with one line:
-    `learn: BEFORE -> AFTER (n, interval) in SECONDS s`.
+    `learn: BEFORE -> AFTER (n, interval) in SECONDS s`. Exit code 130 when it was stopped.
     """
     from openforge.ids import new_run_id
     from openforge_tui.cli.train import run_shown
     from openforge_tui.train import Training
+    from trainer.settings import check_trainable
 
     typed = {"trainer.recipe": recipe, "run.harnesses": harness, "run.seed": str(seed)}
     if steps is not None:
         typed["trainer.steps"] = str(steps)
     settings.change(overrides={**typed, **settings.current().overrides})
     loaded = settings.current().load()
+    check_trainable(loaded.config)
     model_dir = prepare(loaded.config)
-    assert model_dir is not None  # a training run's policy is never served elsewhere
+    assert model_dir is not None  # else it would not be trainable
     began_s = time.monotonic()
     training = Training(loaded.config, loaded.store_root, model_dir, new_run_id(), loaded.project_dir)
-    run_shown(training, table=False)
-    took_s = time.monotonic() - began_s
-    return _report(training, took_s)
+    code = run_shown(training, table=False)
+    return code or _report(training, time.monotonic() - began_s)
 
 
 def _report(training: "Training", took_s: float) -> int:
@@ -65,10 +66,16 @@ def _report(training: "Training", took_s: float) -> int:
     first, last = evaluated[0], evaluated[-1]
     if steps:
         output.say(curve(training, numbers, steps))
-    output.emit(_changed(training, last), ("task", "harness", "before", "after"), title="What it can do now")
+    changed = _changed(training, last)
     low, high = numbers["eval.success.low", last], numbers["eval.success.high", last]
     count = int(numbers["eval.n", last])
     before, after = numbers["eval.success", first], numbers["eval.success", last]
+    fmt = settings.current().output or "table"
+    if fmt != "table":
+        told = {"run_id": training.run_id, "before": before, "after": after, "n": count, "low": low, "high": high}
+        output.emit_object({**told, "seconds": round(took_s), "changed": changed}, fmt)
+        return 0
+    output.emit(changed, ("task", "harness", "before", "after"), title="What it can do now")
     output.say(
         f"next: openforge show, with one of the rollouts above; openforge eval --policy {training.run_id}@{last}"
     )

@@ -10,7 +10,10 @@ import typer
 from openforge_tui.cli import output, settings
 
 _POLL_S = 0.25
-_KINDS = ("run.start", "rollout.state", "grade", "call.abort", "call.refused", "egress", "sample.refused", "run.end")
+_KINDS = (
+    *("run.start", "rollout.state", "grade", "call.abort", "call.refused", "egress", "sample.refused"),
+    *("train.start", "train.step", "run.end"),
+)
 _HEADER = ("v", "recorder_id", "seq", "ts", "kind", "run_id", "rollout_id", "attempt", "config")
 
 
@@ -107,6 +110,8 @@ def _print_events(run_dir: Path, follow: bool, going_on: Any) -> None:
     while True:
         for record in sorted(tail.poll(), key=lambda record: record["ts"]):
             _print(record, _event(record))
+        if tail.more:
+            continue
         if not follow or last_look:
             return
         last_look = not going_on()
@@ -116,6 +121,8 @@ def _print_events(run_dir: Path, follow: bool, going_on: Any) -> None:
 def _event(record: dict[str, Any]) -> str:
     clock = time.strftime("%H:%M:%S", time.gmtime(record["ts"]))
     facts = {name: value for name, value in record.items() if name not in _HEADER and value not in (None, "", [], {})}
+    if record["kind"] == "train.step":
+        facts["rollouts"] = len(record["rollouts"])
     subject = (record["rollout_id"] or record["run_id"]).removeprefix(f"{record['run_id']}.")
     if record["kind"] == "rollout.state":
         subject = f"{subject} {facts.pop('state')}" + (f" (attempt {record['attempt']})" if record["attempt"] else "")

@@ -50,10 +50,11 @@ def rollouts(
     store_root = settings.current().load().store_root
     run_id = find_run(store_root, run)
     wanted = {"task": task, "harness": harness, "state": state}
-    if task is not None:
-        wanted["task"] = task.rpartition("/")[2]  # the store knows tasks without their set
     chosen = {name: value for name, value in wanted.items() if value is not None}
-    conditions = ["true", *(f"{name} = ${name}" for name in chosen)]
+    whole = {name: f"{name} = ${name}" for name in chosen}
+    if task is not None:
+        whole["task"] = "(task = $task OR task LIKE '%/' || $task)"  # with its set, or without
+    conditions = ["true", *whole.values()]
     if failed:
         conditions.append("(state NOT IN ('done', 'queued', 'starting', 'running', 'grading') OR reward <= 0)")
     rows = query(store_root, _SQL.format(" AND ".join(conditions)), chosen or None, runs=[run_id])

@@ -67,9 +67,10 @@ def _new() -> "Training":
 def _refuse_changes(steps: int | None) -> None:
     """What would be ignored is an error: a run goes on as it began."""
     allowed = {"store.path"} | ({"trainer.steps"} if steps is not None else set())
-    if changed := settings.current().overrides.keys() - allowed:
+    typed = settings.current()
+    if changed := [*sorted(typed.overrides.keys() - allowed), *(["--target"] if typed.target else [])]:
         raise UsageError(
-            f"a run that goes on keeps its configuration: {', '.join(sorted(changed))} cannot change",
+            f"a run that goes on keeps its configuration: {', '.join(changed)} cannot change",
             hint="only --steps can; leave out --resume for a new run",
         )
 
@@ -78,19 +79,17 @@ def _resumed(name: str, steps: int | None) -> "Training":
     """The run as it was configured, whatever openforge.toml says by now; only the number of steps may change."""
     from openforge.ids import RunId
     from openforge.store.connect import find_run
-    from openforge_tui.policies import resolve_policy
-    from openforge_tui.train import Training, trainer_folder
+    from openforge_tui.train import Training, first_weights, trainer_folder
     from openforge_tui.verify_run import run_config
     from trainer.checkpoints import checkpoint_step, last_checkpoint
 
     loaded = settings.current().load()
     run_id = find_run(loaded.store_root, name)
-    trainer_folder(loaded.store_root, run_id)
+    folder = trainer_folder(loaded.store_root, run_id)
     config = run_config(loaded.store_root, run_id)
     if steps is not None:
         config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"steps": steps})})
-    model_dir = resolve_policy(config.policy.model)
-    training = Training(config, loaded.store_root, model_dir, RunId(run_id), loaded.project_dir)
+    training = Training(config, loaded.store_root, first_weights(folder), RunId(run_id), loaded.project_dir)
     last = last_checkpoint(training.folder)
     if last is not None and checkpoint_step(last) >= config.trainer.steps:
         raise UsageError(f"{run_id} has made all of its {config.trainer.steps} steps", hint="more of them: --steps N")
@@ -112,7 +111,8 @@ def _print_config(training: "Training") -> int:
 
 
 def run_shown(training: "Training", *, table: bool = True) -> int:
-    """Train with progress on stderr; `table`: the steps on stdout at the end."""
+    """Train with progress on stderr; `table`: the steps on stdout at the end. Exit code 130 when it was stopped before
+    its last step."""
     from openforge_tui.train import Stop
     from openforge_tui.train import train as run
     from trainer.checkpoints import checkpoint_step, last_checkpoint
@@ -128,11 +128,15 @@ def run_shown(training: "Training", *, table: bool = True) -> int:
                 output.say("stopping at the end of this step, with a checkpoint; once more stops at once")
             return asked
 
-        output.run_async(run(training, output.say, shown.event, stop), finish)
+        last = output.run_async(run(training, output.say, shown.event, stop), finish)
     if table:
         output.emit(rows, COLUMNS)
+    steps = training.config.trainer.steps
+    if last < steps:
+        output.say(f"stopped after step {last} of {steps}; it goes on with: openforge train --resume {training.run_id}")
+        return 130
     checkpoint = last_checkpoint(training.folder)
-    if checkpoint is not None:
+    if table and checkpoint is not None:
         output.say(f"next: openforge eval --policy {training.run_id}@{checkpoint_step(checkpoint)}")
     return 0
 

@@ -3,7 +3,8 @@
 Asked by ids like any engine, but its trainer may be syncing weights, or be away and come back somewhere else. None of
 that is a failed call: the client waits as long as its caller does (a rollout has a deadline, sampling has none), looks
 up the address again, and asks again. An answer may be sampled by several weight versions, and says so per stretch.
-Cancelling closes the connection, which aborts the generation.
+Cancelling closes the connection; an answer that veRL's servers have begun they finish for nobody, since its client
+cannot call one back.
 
 Where the policy is comes from outside (`move`), never from an answer. A rollout sticks to one of several addresses, so
 that the prefix cache behind it is warm. How answers are sampled is not known here.

@@ -25,22 +25,22 @@ def state(rollout: str, name: str, ts: float, step: int = 1) -> dict[str, object
 
 def test_the_first_step_warms_up_and_does_not_count() -> None:
     assert counted([3, 1, 2, 2]) == [2, 3]
-    assert step_time(ROWS, {}).phases["gen"] == 7.0
+    assert step_time(ROWS).phases["gen"] == 7.0
 
 
 def test_a_run_of_one_step_has_only_that_one() -> None:
-    assert step_time(ROWS[:2], {}).phases["gen"] == 100.0
+    assert step_time(ROWS[:2]).phases["gen"] == 100.0
 
 
 def test_what_no_phase_explains_is_rest_and_an_evaluation_comes_on_top() -> None:
-    found = step_time(ROWS, {3: 4.0, 1: 50.0})
+    found = step_time([*ROWS, metric(3, "time_s.eval", 4.0), metric(1, "time_s.eval", 50.0)])
     assert (found.rest, found.evaluation) == (1.0, 2.0)
     assert found.whole == 7.0 + 3.0 + 1.0 + 2.0
 
 
 def test_a_run_that_trained_nothing_is_said() -> None:
     with pytest.raises(UsageError, match="no training step"):
-        step_time([], {})
+        step_time([])
 
 
 def test_seconds_in_a_state_end_where_the_next_begins() -> None:

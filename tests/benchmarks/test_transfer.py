@@ -10,6 +10,7 @@ import pytest
 from benchmarks.reworded import WORDINGS, copy_reworded
 from benchmarks.transfer import (
     HELD_OUT,
+    POLICY,
     Bench,
     Evaluated,
     Plan,
@@ -25,17 +26,20 @@ from benchmarks.transfer import (
     trained_tasks,
 )
 from benchmarks.transfer_table import Cell, Results, as_json, change, column_of, difference, markdown, sentence, table
-from openforge.config.models import Config
+from cluster.policy_server import model_hash
+from openforge.config.models import Config, Trainer
 from openforge.errors import UsageError
 from openforge.ids import RecorderId, RunId, rollout_id
 from openforge.journal.writer import JournalWriter
 from openforge.task import Task, load_tasks
 from openforge_tui.evaluate import Checkpoint
+from openforge_tui.policies import place
 from openforge_tui.train import Training
 from trainer.checkpoints import MARKER
 from trainer.evaluation import Graded, wilson
 
 DESK = load_tasks(["desk"])
+FOUR = Trainer(steps=4)
 PLAN = Plan(policy="starter-1", steps=16, samples=4, tasks=("desk/count-lines", "desk/fix-mean"))
 
 
@@ -66,6 +70,12 @@ def save_step(store_root: Path, run_id: str, step: int) -> None:
 def rollouts(*shares: tuple[str, str, int, int]) -> list[Graded]:
     """Task, harness, successes, rollouts."""
     return [Graded(task, harness, float(i < good)) for task, harness, good, n in shares for i in range(n)]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The starter that the runs began with is a folder of the test's own."""
+    monkeypatch.setenv("OPENFORGE_CACHE", str(tmp_path / "cache"))
 
 
 # --- wordings
@@ -288,22 +298,47 @@ def test_the_table_is_printed_kept_and_ends_with_the_sentence(
 def trained_run(store_root: Path, run_id: str, harnesses: list[str], tasks: list[str], **trainer: object) -> None:
     run = {"harnesses": harnesses, "tasks": tasks}
     write_run(store_root, run_id, Config.model_validate({"run": run, "trainer": {"steps": 4, **trainer}}))
+    folder = store_root / "runs" / run_id / "trainer"
+    folder.mkdir()
+    (folder / "plan.jsonl").write_text("")
+    model = place(POLICY)
+    model.mkdir(parents=True, exist_ok=True)
+    (model / "config.json").write_text("{}")
+    (folder / "first_weights.json").write_text(json.dumps({"folder": str(model), "hash": model_hash(model)}))
 
 
 def test_a_finished_run_tells_its_tasks_and_its_last_checkpoint(tmp_path: Path) -> None:
     trained_run(tmp_path, "r1", ["react"], ["desk/set-port", "count-lines"])
     for step in (2, 4):
         save_step(tmp_path, "r1", step)
-    taken = take(tmp_path, "r1", "one")
+    taken = take(tmp_path, "r1", "one", FOUR)
     assert (taken.checkpoint.name, taken.checkpoint.step) == ("r1@4", 4)
     assert taken.tasks == ("desk/count-lines", "desk/set-port")
+
+
+def test_a_run_of_another_budget_is_refused(tmp_path: Path) -> None:
+    trained_run(tmp_path, "r1", ["react"], ["desk"], group_size=2)
+    with pytest.raises(UsageError, match=r"trainer\.group_size = 2, and this table has 8"):
+        take(tmp_path, "r1", "one", FOUR)
+
+
+def test_a_run_of_another_policy_is_refused(tmp_path: Path) -> None:
+    trained_run(tmp_path, "r1", ["react"], ["desk"])
+    save_step(tmp_path, "r1", 4)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text("{}")
+    told = {"folder": str(other), "hash": model_hash(other)}
+    (tmp_path / "runs" / "r1" / "trainer" / "first_weights.json").write_text(json.dumps(told))
+    with pytest.raises(UsageError, match=r"it trained .*other"):
+        take(tmp_path, "r1", "one", FOUR)
 
 
 def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
     trained_run(tmp_path, "r1", ["react"], ["desk"])
     save_step(tmp_path, "r1", 2)
     with pytest.raises(UsageError, match="trained to step 2 of 4") as error:
-        take(tmp_path, "r1", "one")
+        take(tmp_path, "r1", "one", FOUR)
     assert error.value.hint == "openforge train --resume r1"
 
 
@@ -314,7 +349,7 @@ def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
 def test_a_run_of_another_mix_is_refused(tmp_path: Path, arm: str, harnesses: list[str], mix: dict[str, float]) -> None:
     trained_run(tmp_path, "r1", harnesses, ["desk"], mix=mix)
     with pytest.raises(UsageError, match="in equal parts"):
-        take(tmp_path, "r1", arm)
+        take(tmp_path, "r1", arm, FOUR)
 
 
 def test_all_arms_train_on_the_tasks_of_the_runs_taken() -> None:

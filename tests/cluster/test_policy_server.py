@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cluster import policy_server
-from cluster.policy_server import PolicyServer, Serving, end_session, model_hash, use_policy_server
+from cluster.policy_server import PolicyServer, Serving, _lock, end_session, model_hash, use_policy_server
 from openforge.errors import InfraError
 
 pytestmark = pytest.mark.contract
@@ -59,6 +59,26 @@ async def test_a_second_user_adopts_it_and_only_the_last_one_stops_it(serving: S
     assert children() != []
     assert await second.leave()
     assert children() == []
+
+
+async def test_who_starts_one_while_it_is_stopped_waits_and_gets_a_whole_one(serving: Serving) -> None:
+    for _ in range(3):
+        first = await use_policy_server(serving)
+        stopped, second = await asyncio.gather(first.leave(), use_policy_server(serving))
+        assert stopped == (not second.adopted)
+        assert await second.leave()
+        assert children() == []
+
+
+async def test_waiting_for_another_start_is_said_and_stops_no_event_loop(serving: Serving) -> None:
+    said: list[str] = []
+    server = await use_policy_server(serving)
+    await server.leave()
+    async with _lock(server._state):
+        waiting = asyncio.create_task(use_policy_server(serving, said.append))
+        await asyncio.sleep(0.1)
+        assert said == ["policy: another program is starting or stopping this server; waiting for it"]
+    assert await (await waiting).leave()
 
 
 async def test_other_weights_or_other_settings_are_another_server(serving: Serving) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +27,7 @@ from openforge_tui.train import (
     _end_ray,
     _environment,
     _Supervisor,
+    first_weights,
     train,
     trainer_folder,
     write_plans,
@@ -77,6 +79,24 @@ def test_plans_are_written_once_and_a_resumed_run_reads_on_in_them(training: Tra
     assert (plan.read_bytes(), evaluation.read_bytes()) == before
 
 
+def test_a_run_that_gets_more_steps_gets_a_longer_plan_that_begins_alike(training: Training) -> None:
+    write_plans(training)
+    before = training.place().plan.read_bytes()
+    more = training.config.model_copy(update={"trainer": training.config.trainer.model_copy(update={"steps": 40})})
+    write_plans(replace(training, config=more))
+    after = training.place().plan.read_bytes()
+    assert after.startswith(before)
+    assert len(after.splitlines()) == (40 + 1 + 4) * 2
+
+
+def test_a_run_begins_with_the_weights_that_it_began_with(training: Training, tmp_path: Path) -> None:
+    write_plans(training)
+    assert first_weights(training.folder) == training.model_dir
+    (training.model_dir / "config.json").write_text('{"changed": true}')
+    with pytest.raises(UsageError, match="not there any more"):
+        first_weights(training.folder)
+
+
 def test_a_run_that_was_killed_between_its_two_plans_gets_both(training: Training) -> None:
     write_plans(training)
     training.place().plan.unlink()
@@ -84,7 +104,7 @@ def test_a_run_that_was_killed_between_its_two_plans_gets_both(training: Trainin
     training.place().eval_plan.write_bytes(b"")
     write_plans(training)
     assert training.place().eval_plan.read_bytes() == whole
-    assert sorted(path.name for path in training.folder.iterdir()) == ["eval.jsonl", "plan.jsonl"]
+    assert sorted(path.name for path in training.folder.iterdir()) == ["eval.jsonl", "first_weights.json", "plan.jsonl"]
 
 
 def checkpoint(folder: Path, step: int, *names: str) -> Path:

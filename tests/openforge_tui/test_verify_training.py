@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cluster.policy_server import model_hash
 from openforge.config import Config
 from openforge.errors import OpenForgeError, UsageError
 from openforge.ids import RecorderId, RunId
@@ -143,11 +144,17 @@ def save(store_root: Path, step: int, version: str, weights: Path) -> Path:
     return folder
 
 
+def begin(folder: Path, weights: Path) -> None:
+    """What a training run notes of the weights that it begins with."""
+    (folder / "first_weights.json").write_text(json.dumps({"folder": str(weights), "hash": model_hash(weights)}))
+
+
 def write_run(store_root: Path, trained: Trained, samples: Sequence[Sample], learned: Sequence[str] = ()) -> None:
     """A training run as the store keeps it, with weights 2 as its only checkpoint."""
     save(store_root, 2, "2", trained.weights["2"])
     run_dir = store_root / "runs" / "r1"
     (run_dir / "trainer" / "plan.jsonl").write_text("")
+    begin(run_dir / "trainer", trained.weights["0"])
     writer = JournalWriter(run_dir, RecorderId("test-1"), RunId("r1"))
     config = {"version": 1, "policy": {"model": str(trained.weights["0"])}}
     told = {"tasks": ["t"], "harnesses": ["react"], "samples": 1, "policy": {}, "version": "0"}
@@ -201,7 +208,8 @@ async def test_a_run_that_trained_on_nothing_says_so(store_root: Path, trained: 
 
 async def test_weights_of_another_start_of_the_trainer_are_not_taken(store_root: Path, trained: Trained) -> None:
     folder = save(store_root, 2, "2.1", trained.weights["2"])
-    weights = saved_weights(folder.parent, trained.weights["0"])
+    begin(folder.parent, trained.weights["0"])
+    weights = saved_weights(folder.parent, print)
     assert weights == {"0": trained.weights["0"], "2.1": folder / "actor" / "huggingface"}
 
 
@@ -209,7 +217,20 @@ async def test_weights_of_another_start_of_the_trainer_are_not_taken(store_root:
 def test_a_checkpoint_that_is_not_whole_is_none(store_root: Path, trained: Trained, missing: str) -> None:
     folder = save(store_root, 2, "2", trained.weights["2"])
     (folder / missing).unlink()
-    assert set(saved_weights(folder.parent, trained.weights["0"])) == {"0"}
+    begin(folder.parent, trained.weights["0"])
+    assert set(saved_weights(folder.parent, print)) == {"0"}
+
+
+def test_first_weights_that_were_made_anew_are_not_those_that_sampled(store_root: Path, trained: Trained) -> None:
+    folder = save(store_root, 2, "2", trained.weights["2"])
+    first = store_root / "starter"
+    shutil.copytree(trained.weights["0"], first)
+    begin(folder.parent, first)
+    assert set(saved_weights(folder.parent, print)) == {"0", "2"}
+    shutil.copyfile(trained.weights["10"] / "model.safetensors", first / "model.safetensors")
+    said: list[str] = []
+    assert set(saved_weights(folder.parent, said.append)) == {"2"}
+    assert "starter, and they are not there any more" in said[0]
 
 
 async def test_weights_that_cannot_be_read_are_an_error(store_root: Path, trained: Trained) -> None:

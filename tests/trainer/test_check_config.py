@@ -26,7 +26,7 @@ def render(tmp_path: Path):
         (tmp_path / "config.json").write_text(json.dumps(model))
         flags = {"trainer.recipe": recipe, **{key.replace("__", "."): value for key, value in typed.items()}}
         config = load(tmp_path, overrides=flags, env={}).config
-        settings = TrainSettings.from_config(config, tmp_path, tmp_path, "http://127.0.0.1:1", "hush")
+        settings = TrainSettings.from_config(config, tmp_path)
         return overrides(settings, Place(tmp_path / "plan", tmp_path / "eval", tmp_path / "trainer", tmp_path / "tb"))
 
     return rendered

@@ -19,7 +19,7 @@ def render(tmp_path: Path):
 
     def rendered(resume: Path | None = None, **trainer: object) -> dict[str, Any]:
         config = Config(trainer=Trainer.model_validate(trainer))
-        settings = TrainSettings.from_config(config, tmp_path, tmp_path, "http://127.0.0.1:1", "hush-hush")
+        settings = TrainSettings.from_config(config, tmp_path)
         place = Place(tmp_path / "plan", tmp_path / "eval", tmp_path / "trainer", tmp_path / "tb", resume)
         parsed = OverridesParser.create().parse_overrides(overrides(settings, place))
         return {override.get_key_element().lstrip("+"): override.value() for override in parsed}
@@ -44,7 +44,7 @@ def test_own_keys_come_last_and_untouched(render) -> None:
 def test_a_key_that_says_how_it_is_set_stays_so(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     config = Config(trainer=Trainer(verl={"+data": {"mine": 1}, "data": {"seed": 2}}))
-    settings = TrainSettings.from_config(config, tmp_path, tmp_path, "", "")
+    settings = TrainSettings.from_config(config, tmp_path)
     told = overrides(settings, Place(tmp_path, tmp_path, tmp_path, tmp_path))
     assert told[-2:] == ["+data.mine=1", "++data.seed=2"]
 
@@ -54,10 +54,6 @@ def test_of_two_backends_only_the_keys_of_the_chosen_one_are_passed(render, back
     own = {"actor_rollout_ref": {"actor": {"fsdp_config": {"fsdp_size": 3}, "megatron": {"use_mbridge": 3}}}}
     found = render(backend=backend, gpus=8, verl=own)
     assert [key.split(".")[-2] for key in found if found[key] == 3] == [kept]
-
-
-def test_no_secret_is_among_the_arguments(render) -> None:
-    assert "hush" not in str(render())
 
 
 def test_the_reference_model_is_asked_for_only_with_kl(render) -> None:

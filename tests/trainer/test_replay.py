@@ -7,6 +7,7 @@ pytest.importorskip("verl", reason="the train set is not installed")
 from omegaconf import OmegaConf
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
+from openforge.errors import InfraError
 from trainer.trainers import TRAINERS
 from trainer.verl_plugins import replay
 
@@ -28,3 +29,19 @@ def test_verl_builds_its_own_buffer_that_looks_more_often(mode: str, name: str, 
     assert isinstance(built, base)
     assert built.poll_interval < 0.5 < 2.0  # what veRL takes when it is not told
     assert (built.trainer_mode, built.max_off_policy_threshold) == (mode, 2)
+
+
+def test_s11_a_step_without_a_row_ends_with_our_reason_not_with_verls_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(text: str) -> None:
+        def sample(*_: object) -> None:
+            raise RuntimeError(text)
+
+        monkeypatch.setattr(ReplayBuffer, "sample", sample)
+
+    buffer = replay.Sync.__new__(replay.Sync)
+    raises("Sync replay buffer selected terminal groups with no materializable trajectories.")
+    with pytest.raises(InfraError, match="no rollout of step 5 gave anything to train"):
+        buffer.sample(5, "train", 2)
+    raises("another one")
+    with pytest.raises(RuntimeError, match="another one"):
+        buffer.sample(5, "train", 2)

@@ -39,6 +39,13 @@ def test_m19_what_follows_the_last_sampled_id_is_no_part_of_the_row() -> None:
     assert (row.prompt, row.response) == ([5], [6, 7])
 
 
+def test_a04_only_weights_that_sampled_trained_ids_make_a_row_old() -> None:
+    told = sample([5, 6, 7, 8, 9], [0, 0, 0, 1, 1], versions=[[1, "3"], [3, "5"], [4, "6"]])
+    row = make_row(told, reach=None, max_length=5)
+    assert (row.oldest, row.newest) == (5, 6)  # ids of weights 3 are trained in another row
+    assert reason({**told, "versions": [[4, "6"]]}) == "version_missing"
+
+
 def test_r02_a_sample_without_sampled_ids_is_refused() -> None:
     assert reason(sample([5, 6], [0, 0])) == "no_sampled_tokens"
     assert reason(sample([], [])) == "no_sampled_tokens"

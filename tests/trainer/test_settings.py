@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from openforge.config import Config
-from openforge.config.models import Policy, Run, Trainer
+from openforge.config.models import Policy, Run, Sampling, Trainer
+from openforge.errors import UsageError
 from trainer.settings import TrainSettings, dotted, row_lengths, shares
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -17,7 +18,7 @@ def settings(**trainer: object) -> TrainSettings:
         run=Run(tasks=("desk",), harnesses=("react", "pi"), seed=7),
         trainer=Trainer.model_validate(trainer),
     )
-    return TrainSettings.from_config(config, Path("/run"), Path("/model"), "http://127.0.0.1:1", "secret")
+    return TrainSettings.from_config(config, Path("/model"))
 
 
 def test_what_is_empty_is_filled_from_the_run() -> None:
@@ -56,8 +57,18 @@ def test_keys_of_verl_keep_their_order_and_types() -> None:
     assert settings(verl={"trainer": {"nnodes": 2}}).verl == (("trainer.nnodes", 2),)
 
 
-def test_the_token_is_not_printed() -> None:
-    assert "secret" not in repr(settings())
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        (Policy(sampling=Sampling(top_p=0.9)), "temperature = 1, top_p = 0.9, top_k = -1"),
+        (Policy(sampling=Sampling(top_k=20)), "top_k = 20"),
+        (Policy(sampling=Sampling(temperature=0.0)), "temperature = 0,"),
+        (Policy(base_url="http://127.0.0.1:1"), "served by its trainer, and policy.base_url is http://127.0.0.1:1"),
+    ],
+)
+def test_sampling_that_the_trainer_cannot_compute_is_refused(policy: Policy, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        TrainSettings.from_config(Config(policy=policy), Path("/model"))
 
 
 def test_neither_torch_nor_verl_is_loaded() -> None:

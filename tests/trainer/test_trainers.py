@@ -54,11 +54,18 @@ class Step:
             "rollout_correction": {"bypass_mode": True},
         }
         rollout = {"n": 8, "temperature": 1.0}
-        actor = {"calculate_entropy": True, "entropy_coeff": 0.0, "ppo_epochs": 1, "data_loader_seed": 3}
+        parts = {"ref": {"log_prob_use_dynamic_bsz": True}, "model": {}}
+        actor = {
+            "use_dynamic_bsz": True,
+            "calculate_entropy": True,
+            "entropy_coeff": 0.0,
+            "ppo_epochs": 1,
+            "data_loader_seed": 3,
+        }
         told = {
             "algorithm": algorithm,
             "openforge": {"updates": updates, "incarnation": 1},
-            "actor_rollout_ref": {"rollout": rollout, "actor": {**actor, "shuffle": updates > 1}, "model": {}},
+            "actor_rollout_ref": {"rollout": rollout, "actor": {**actor, "shuffle": updates > 1}, **parts},
         }
         self.queue, self.rollouts = queue, rollouts
         self.told: list[tuple[str, str, Any]] = []
@@ -244,8 +251,14 @@ def test_r10_padding_is_in_no_number_of_a_step(step: Callable[..., Step]) -> Non
 
 def test_a04_a_step_tells_what_it_learned_from_and_how_old_the_oldest_of_it_was(step: Callable[..., Step]) -> None:
     made = step()
-    dead = {"state": "error", "error_class": "engine_dead"}
-    made.views = [{**dead, "key": "1.g.0"}, {"state": "done", "key": "1.g.1"}, {**dead, "key": "0.g.0"}]
+    dead = {"state": "error", "error_class": "engine_dead", "reward": None}
+    done = {"state": "done", "reward": 0.5}
+    made.views = [
+        {**dead, "key": "1.g.0", "rollout_id": "x"},
+        {**done, "key": "1.g.1", "rollout_id": "a_0"},
+        {**done, "key": "1.g.2", "rollout_id": "no-row"},
+        {**dead, "key": "0.g.0", "rollout_id": "y"},
+    ]
     metrics: dict[str, Any] = {}
     made.trainer._compute_metrics(made.batch, metrics, {"step": 4.0}, 5, 0)
     told = {path.split("?")[0]: body for _, path, body in made.told}
@@ -253,8 +266,49 @@ def test_a04_a_step_tells_what_it_learned_from_and_how_old_the_oldest_of_it_was(
     assert told["/steps"]["rollouts"] == sorted(ROLLOUTS)
     assert told["/steps"]["staleness_max"] == 1  # step 5 trains on weights 4; the oldest row is of weights 3
     assert told["/metrics"]["metrics"]["train.errors.engine_dead"] == 1  # the other one an earlier start asked for
+    assert told["/metrics"]["metrics"]["train.rollouts_unused"] == 1
     assert metrics["train/errors.engine_dead"] == 1  # TensorBoard's name
     assert made.events[-1]["event"] == "step"
+
+
+def test_an_error_counts_once_in_the_step_that_comes_after_it_however_late(
+    step: Callable[..., Step], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, views = step().trainer, {}
+    monkeypatch.setattr(trainer, "_may_be_late", lambda: 2)
+    monkeypatch.setattr(trainer, "_views", lambda purpose, step: views.get(step, []))
+    views[4] = [{"rollout_id": "r4", "state": "running", "error_class": None, "reward": None}]
+    assert trainer._lost(5, []) == {"train.rollouts_unused": 0}
+    views[4] = [{"rollout_id": "r4", "state": "error", "error_class": "sandbox", "reward": None}]
+    assert trainer._lost(6, []) == {"train.errors.sandbox": 1, "train.rollouts_unused": 0}
+    assert trainer._lost(6, []) == {"train.rollouts_unused": 0}
+
+
+def test_rows_are_padded_to_whole_micro_batches_of_a_fixed_size(step: Callable[..., Step]) -> None:
+    trainer = step(updates=5).trainer
+    assert trainer._get_required_batch_multiple(2) == 10
+    parts = trainer.config.actor_rollout_ref
+    parts.actor |= {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 4}
+    assert trainer._get_required_batch_multiple(2) == 40
+    parts.ref |= {"log_prob_use_dynamic_bsz": False, "log_prob_micro_batch_size_per_gpu": 6}
+    assert trainer._get_required_batch_multiple(2) == 120
+    parts.ref.log_prob_micro_batch_size_per_gpu = None
+    assert trainer._get_required_batch_multiple(2) == 40
+
+
+def test_an_evaluation_without_a_row_has_its_numbers_all_the_same(
+    step: Callable[..., Step], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def empty(_: Any) -> dict[str, float]:
+        raise ValueError("Received an empty list as keys")
+
+    made = step()
+    monkeypatch.setattr(PPOTrainerSync, "_validate", empty)
+    made.views = [{"key": "1.g.0", "task": "t", "harness": "react", "reward": None, "state": "error"}]
+    assert made.trainer._validate()["eval/errors"] == 1
+    monkeypatch.setattr(PPOTrainerSync, "_validate", lambda _: [][0])
+    with pytest.raises(IndexError):
+        made.trainer._validate()
 
 
 def row(rollout: str, **told: Any) -> dict[str, Any]:

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openforge.config import Config, load
+from openforge.config import Config, load, overridden
 from openforge.config.load import Layer, find_project, key_lines, leaves, merge
+from openforge.config.models import Policy, Run
 from openforge.errors import ConfigError
 
 
@@ -263,3 +264,11 @@ def test_an_openforge_toml_that_is_a_folder_is_not_taken_for_none(tmp_path: Path
     (tmp_path / "openforge.toml").mkdir()
     assert find_project(tmp_path) == tmp_path
     assert "openforge.toml cannot be read: " in refusal(tmp_path).summary
+
+
+def test_flags_go_above_a_whole_configuration() -> None:
+    was = Config(policy=Policy(model="smollm2"), run=Run(samples=7))
+    found = overridden(was, {"run.samples": "2", "run.harnesses": "pi"})
+    assert (found.policy.model, found.run.samples, found.run.harnesses) == ("smollm2", 2, ("pi",))
+    with pytest.raises(ConfigError, match=r"flag run\.sample"):
+        overridden(was, {"run.sample": "2"})

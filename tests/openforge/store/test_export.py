@@ -1,6 +1,8 @@
 import json
+import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -8,10 +10,19 @@ import pyarrow.parquet as pq
 import pytest
 from synthetic import SyntheticRun
 
-from openforge.errors import UsageError
+from openforge.errors import InfraError, UsageError
 from openforge.store.connect import query
 from openforge.store.export import export, export_rows
 from openforge.store.schema import BY_NAME, VIEWS, arrow_schema
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder where no file gets longer than 16 bytes, as long as the test lasts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, hard))
+    yield tmp_path
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.fixture
@@ -115,6 +126,19 @@ def test_a_failed_export_leaves_what_was_there(run: SyntheticRun, tmp_path: Path
     with pytest.raises(UsageError):
         export(run.store_root, run.run_id, "sft", dest, where="nonsense")
     assert dest.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "duckdb", "sft"])
+def test_a_full_disk_is_named_and_nothing_is_read_again(run: SyntheticRun, full_disk: Path, kind: str) -> None:
+    dest = full_disk / ("out" if kind == "parquet" else f"out.{kind}")
+    with pytest.raises(InfraError, match=r"out.* cannot be written"):
+        export(run.store_root, run.run_id, kind, dest)
+
+
+def test_a_folder_that_may_not_be_written_is_named(run: SyntheticRun, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InfraError, match="cannot be written: Not a directory"):
+        export(run.store_root, run.run_id, "sft", tmp_path / "file" / "sft.parquet")
 
 
 def test_one_run_or_all(run: SyntheticRun, make_run, tmp_path: Path) -> None:

@@ -13,8 +13,15 @@ from typing import Any
 
 import pytest
 
-from openforge.ids import split_rollout_id
+from openforge.config import Config
+from openforge.config.models import Policy, Run, Sampling
+from openforge.config.render import public
+from openforge.ids import RecorderId, RunId, split_rollout_id
+from openforge.journal.writer import JournalWriter
 from openforge.store.connect import query
+from openforge_tui.cli import settings
+from openforge_tui.cli.eval import _plan
+from trainer.checkpoints import MARKER
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "cluster"))
 
@@ -175,6 +182,28 @@ async def test_what_cannot_be_evaluated_is_said_before_anything_runs(
     assert (code, out) == (2, ""), said
     assert says in said
     assert not (desk.store / "runs").exists()
+
+
+def test_a_step_of_a_run_is_evaluated_as_that_run_was_configured(tmp_path: Path) -> None:
+    sampling, run = Sampling(max_tokens=77), Run(tasks=("desk/set-port",), harnesses=("react",), max_calls=5)
+    config = Config(policy=Policy(sampling=sampling), run=run)
+    journal = JournalWriter(tmp_path / "runs" / "r1", RecorderId("orchestrator-a"), RunId("r1"))
+    told = {"tasks": ["desk"], "samples": 1, "policy": {}, "version": "0", "harnesses": ["react"]}
+    journal.append("run.start", config=public(config), **told)
+    journal.close()
+    folder = tmp_path / "runs" / "r1" / "trainer" / "global_step_2" / "actor" / "huggingface"
+    folder.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors", f"../../{MARKER}"):
+        (folder / name).write_text("{}")
+    settings.reset()
+    settings.change(project=tmp_path, store=tmp_path, overrides={"run.max_calls": "3", "trainer.eval_samples": "2"})
+    [planned] = _plan(settings.current().load(), "r1@2", None)
+    settings.reset()
+    used = planned.config
+    assert (used.policy.model, used.policy.sampling.max_tokens, used.run.max_calls) == (str(folder), 77, 3)
+    assert [(spec.task.ref, spec.harness.name, spec.step) for spec in planned.specs] == [
+        ("desk/set-port", "react", 2)
+    ] * 2
 
 
 async def test_one_server_is_not_taken_for_two_policies(desk: Desk, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from openforge_tui.cli import settings
 from openforge_tui.cli.learn import _report
 from openforge_tui.train import Training
 
-Report = Callable[[], tuple[int, str, str]]
+Report = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -24,15 +24,15 @@ def learned(tmp_path: Path) -> SyntheticRun:
 
 @pytest.fixture
 def report(learned: SyntheticRun, capsys: pytest.CaptureFixture[str]) -> Report:
-    """Exit code, stdout and stderr of the report, with rows as JSON."""
+    """Exit code, stdout and stderr of the report, as a table or in another format."""
     config = Config(run=Run(harnesses=("react", "pi")))
     root = learned.store_root
     training = Training(config, root, root, RunId(learned.run_id), root)
 
-    def reported() -> tuple[int, str, str]:
+    def reported(fmt: str = "table") -> tuple[int, str, str]:
         learned.end()
         settings.reset()
-        settings.change(output="json")
+        settings.change(output=fmt)
         code = _report(training, 83.4)
         settings.reset()
         told = capsys.readouterr()
@@ -88,9 +88,9 @@ def test_it_shows_one_rollout_a_task_that_failed_before_and_succeeds_now(learned
     rollout(learned, "other-files", 1, 2, 1, 1.0, "eval")
     rollout(learned, "trained", 0, 0, 0, 0.0, "train")
     rollout(learned, "trained", 1, 2, 0, 1.0, "train")
-    _, out, _ = report()
-    rows = json.loads(out[: out.rindex("learn:")])
-    assert rows == [{"task": "one", "harness": "react", "before": before[0], "after": after[0]}]
+    told = json.loads(report("json")[1])
+    assert (told["before"], told["after"], told["n"], told["seconds"]) == (0.25, 0.9, 96, 83)
+    assert told["changed"] == [{"task": "one", "harness": "react", "before": before[0], "after": after[0]}]
 
 
 @pytest.mark.parametrize("steps", [(), (0,)])

@@ -11,6 +11,17 @@ def test_a_run_tells_what_happened(run, typed, capfd) -> None:
     assert "\x1b" not in "".join(lines)
 
 
+def test_a_training_tells_its_starts_and_steps(run, typed, capfd) -> None:
+    run.orchestrator.append("train.start", from_step=0, incarnation=0, pid=1)
+    run.orchestrator.append("train.step", step=1, incarnation=0, weight_version="1", rollouts=["a", "b"], samples=3)
+    assert typed("logs") == 0
+    told = [line.partition(" ")[2] for line in capfd.readouterr().out.splitlines() if " train." in line]
+    assert told == [
+        f"{run.run_id} train.start from_step=0 incarnation=0 pid=1",
+        f"{run.run_id} train.step step=1 incarnation=0 weight_version=1 rollouts=2 samples=3",
+    ]
+
+
 def test_as_records(run, typed, capfd) -> None:
     assert typed("logs", "latest", "-o", "jsonl") == 0
     kinds = {json.loads(line)["kind"] for line in capfd.readouterr().out.splitlines()}

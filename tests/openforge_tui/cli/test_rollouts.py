@@ -26,6 +26,20 @@ def test_they_can_be_narrowed(run, typed, capfd, words: tuple[str, ...], found: 
     assert ids(capfd) == found
 
 
+def test_a_task_is_found_with_its_set_and_without(run, typed, capfd) -> None:
+    run.orchestrator.append(
+        "rollout.state",
+        rollout_id=f"{run.run_id}.fix.react.9",
+        attempt=0,
+        state="queued",
+        task="desk/fix",
+        harness="react",
+    )
+    for name in ("fix", "desk/fix"):
+        assert typed("rollouts", "--task", name, "-o", "jsonl") == 0
+        assert ids(capfd) == ["fix.react.9"]
+
+
 def test_a_table_obeys_no_text(run, typed, capfd) -> None:
     assert typed("rollouts") == 0
     told = capfd.readouterr()

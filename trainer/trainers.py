@@ -136,7 +136,8 @@ class _Steps(PPOTrainer):  # type: ignore[misc]
         never trained, since none of their rows could be used or they had grown too old."""
         late = self._may_be_late()
         self._trained = {*getattr(self, "_trained", ()), *trained}
-        counted = self._counted = getattr(self, "_counted", set())
+        counted: set[str] = getattr(self, "_counted", set())
+        self._counted = counted
         errors: Counter[str] = Counter()
         for view in [view for asked in range(max(1, step - late), step + 1) for view in self._views("train", asked)]:
             if view["state"] == "error" and view["rollout_id"] not in counted:

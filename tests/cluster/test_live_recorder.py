@@ -32,12 +32,12 @@ async def test_deaths_in_a_row_are_too_many_and_the_same_number_over_days_is_not
     monkeypatch.setattr(live_recorder, "RecorderProcess", Dead)
     monkeypatch.setattr(live_recorder, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     recorder = LiveRecorder({}, Path("unused"), lambda ready: None, lambda text: None)
-    for clock[0] in (0, 4000, 8000, 12000, 16000, 16100, 16200):
+    for clock[0] in (0, 4000, 8000, 12000, 16000, 16100, 16200, 16300):
         await recorder.get()
-    assert recorder.starts == 7
-    clock[0] = 16300
-    with pytest.raises(RecorderError, match="died 4 times within 300 s"):
+    assert recorder.starts == 8
+    clock[0] = 16400
+    with pytest.raises(RecorderError, match="died 4 times within 400 s"):
         await recorder.get()
     clock[0] = 16601
     await recorder.get()
-    assert recorder.starts == 8
+    assert recorder.starts == 9

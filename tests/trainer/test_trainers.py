@@ -288,9 +288,9 @@ def test_rows_are_padded_to_whole_micro_batches_of_a_fixed_size(step: Callable[.
     trainer = step(updates=5).trainer
     assert trainer._get_required_batch_multiple(2) == 10
     parts = trainer.config.actor_rollout_ref
-    parts.actor |= {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 4}
+    parts.actor = {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 4}
     assert trainer._get_required_batch_multiple(2) == 40
-    parts.ref |= {"log_prob_use_dynamic_bsz": False, "log_prob_micro_batch_size_per_gpu": 6}
+    parts.ref = {"log_prob_use_dynamic_bsz": False, "log_prob_micro_batch_size_per_gpu": 6}
     assert trainer._get_required_batch_multiple(2) == 120
     parts.ref.log_prob_micro_batch_size_per_gpu = None
     assert trainer._get_required_batch_multiple(2) == 40

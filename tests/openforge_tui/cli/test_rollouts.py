@@ -57,8 +57,3 @@ def test_nothing_that_matches_names_what_there_is(run, typed, capfd) -> None:
     assert typed("rollouts", "--state", "bogus") == 0
     told = capfd.readouterr().err
     assert "nothing matches; states are done, error; tasks are t; harnesses are codex, pi, react" in told
-
-
-def test_a_task_may_be_typed_with_its_set(run, typed, capfd) -> None:
-    assert typed("rollouts", "--task", "desk/t", "-o", "jsonl") == 0
-    assert len(ids(capfd)) == 3

@@ -245,6 +245,7 @@ async def _process(training: Training, log: Path) -> AsyncIterator[asyncio.subpr
     face = orjson.loads((training.run_dir / FILE_NAME).read_bytes())
     ray_dir = _ray_dir(training.run_id)
     await asyncio.to_thread(_end_ray, ray_dir)  # what a run left that was killed, before it goes on here
+    ray_dir.mkdir(mode=0o700)  # Ray makes its own folders in it writable for everybody
     log.parent.mkdir(parents=True, exist_ok=True)
     process = await asyncio.create_subprocess_exec(
         *(*training.program, *training.overrides()),

@@ -23,7 +23,7 @@ def save(store_root: Path, run_id: str, step: int, *names: str) -> Path:
 
 def test_a_step_of_a_training_run_is_its_folder(store_root: Path) -> None:
     folder = save(store_root, "r1", 8)
-    assert find_checkpoint(store_root, "r1@8") == Checkpoint("r1@8", str(folder), folder, 8)
+    assert find_checkpoint(store_root, "r1@8") == Checkpoint("r1@8", str(folder), folder, 8, "r1")
 
 
 def test_latest_is_the_newest_run_that_trained_and_a_prefix_will_do(store_root: Path) -> None:

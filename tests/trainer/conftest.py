@@ -88,3 +88,16 @@ def write_other_weights(source: Path, dest: Path, seed: int, scale: float) -> Pa
 @pytest.fixture
 def tokenizer_dir(tmp_path: Path) -> Path:
     return write_tokenizer(tmp_path / "tokenizer")
+
+
+@pytest.fixture
+def step(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A maker of toy steps: rollouts and updates to a `Step`. Who asks for it has this folder on sys.path."""
+    import transfer_queue as tq
+    from queue_in_memory import Queue
+    from toy_step import ROLLOUTS, Step
+
+    queue = Queue()
+    monkeypatch.setattr(tq, "kv_batch_get", queue.kv_batch_get)
+    monkeypatch.setattr(tq, "kv_batch_put", queue.kv_batch_put)
+    return lambda rollouts=ROLLOUTS, updates=1: Step(queue, rollouts, updates)

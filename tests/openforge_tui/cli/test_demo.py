@@ -60,10 +60,11 @@ def first_sampled(sample: Sample) -> int:
 
 
 def change_prompt_id(good: Sample) -> Sample:
-    """The id right before the first sampled one."""
+    """The id right before the first sampled one is that one's twin: a policy may well have learned to overlook an id
+    that it never saw, but not the beginning of its own answer."""
     at = first_sampled(good) - 1
     ids = list(good.token_ids)
-    ids[at] = ids[at] + 1
+    ids[at] = ids[at + 1]
     return replace(good, token_ids=ids)
 
 

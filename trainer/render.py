@@ -37,16 +37,16 @@ class Place:
 
 def overrides(settings: TrainSettings, place: Place) -> list[str]:
     """Arguments of `python -m trainer.main`."""
-    machine = gpu(settings) if settings.gpus else _cpu(settings)
+    model = json.loads((settings.model_dir / "config.json").read_bytes())
+    machine = gpu(settings) if settings.gpus else _cpu(settings, model)
     other = "fsdp_config" if settings.backend == "megatron" else "megatron"
-    values = {**_common(settings, place), **_mode(settings), **machine}
+    values = {**_common(settings, place, model), **_mode(settings), **machine}
     rendered = [f"{key}={hydra_value(value)}" for key, value in values.items()]
     own = {key: value for key, value in settings.verl if other not in key.split(".")}
     return rendered + [f"{_own_key(key)}={hydra_value(value)}" for key, value in own.items()]
 
 
-def _common(settings: TrainSettings, place: Place) -> dict[str, Any]:
-    model = json.loads((settings.model_dir / "config.json").read_bytes())
+def _common(settings: TrainSettings, place: Place, model: Mapping[str, Any]) -> dict[str, Any]:
     evaluates = settings.eval_every >= 0
     seed = settings.seed % (1 << 31)  # what seeds numpy may not be negative
     actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -112,7 +112,7 @@ def _common(settings: TrainSettings, place: Place) -> dict[str, Any]:
     }
 
 
-def _cpu(settings: TrainSettings) -> dict[str, Any]:
+def _cpu(settings: TrainSettings, model: Mapping[str, Any]) -> dict[str, Any]:
     actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
     muon = settings.optimizer == "muon"
     optimizer = {
@@ -146,10 +146,18 @@ def _cpu(settings: TrainSettings) -> dict[str, Any]:
         f"{rollout}.free_cache_engine": False,
         f"+{rollout}.enable_sleep_mode": False,
         f"+{rollout}.engine_kwargs.vllm.compilation_config": {"cudagraph_mode": "NONE"},
-        f"{rollout}.checkpoint_engine.update_weights_bucket_megabytes": 64,
+        f"{rollout}.checkpoint_engine.update_weights_bucket_megabytes": _bucket_mb(settings.model_dir, model),
         "+openforge.max_calls": 16 * _CALLS_A_SEQUENCE,
         **(_cpu_apart() if settings.mode == "separate_async" else {}),
     }
+
+
+def _bucket_mb(model_dir: Path, model: Mapping[str, Any]) -> int:
+    """Weights go to vLLM through shared memory of this size. All of them at once, in float32 and a tied output layer
+    twice: vLLM refuses such a layer when its embedding comes in another piece."""
+    saved = sum(path.stat().st_size for path in model_dir.glob("*.safetensors"))
+    embedding = int(model.get("vocab_size", 0)) * int(model.get("hidden_size", 0)) * 4
+    return max(64, 1 + (2 * saved + embedding >> 20))
 
 
 def _cpu_engine(table: str) -> dict[str, Any]:

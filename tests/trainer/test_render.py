@@ -113,3 +113,15 @@ def _plain(read: Any) -> Any:
     if isinstance(read, dict):
         return {str(key): _plain(inside) for key, inside in read.items()}
     return str(read) if isinstance(read, str) or type(read).__name__ == "QuotedString" else read
+
+
+@pytest.mark.parametrize(("vocab", "hidden", "expected"), [(4_000, 128, 64), (49_152, 576, 207)])
+def test_all_weights_fit_into_the_bucket_that_takes_them_to_vllm(
+    tmp_path: Path, vocab: int, hidden: int, expected: int
+) -> None:
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate((vocab // 1000) << 20)
+    (tmp_path / "config.json").write_text(f'{{"vocab_size": {vocab}, "hidden_size": {hidden}}}')
+    settings = TrainSettings.from_config(Config(), tmp_path)
+    told = overrides(settings, Place(tmp_path, tmp_path, tmp_path, tmp_path))
+    assert [key for key in told if key.endswith(f"update_weights_bucket_megabytes={expected}")]

@@ -141,6 +141,14 @@ def _all_reduce_gloo(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, *args: A
 dist.init_process_group, dist.all_reduce = _init_gloo, _all_reduce_gloo
 
 
+def _as_it_is(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """veRL keeps a reference model in pinned memory, which there is only for a GPU to copy from."""
+    return tensor
+
+
+torch.Tensor.pin_memory = _as_it_is  # type: ignore[method-assign]
+
+
 def _logprobs(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """veRL's way without a GPU kernel takes one small operation a token; this is the same value in one operation."""
     flat = torch.nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")

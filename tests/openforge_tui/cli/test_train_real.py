@@ -32,6 +32,7 @@ SETTINGS = {
     "trainer.eval_samples": 1,
     "trainer.eval_tasks": ",".join(EVALUATED),
     "trainer.save_every": 1,
+    "trainer.kl": 0.001,  # with a reference model, as the larger recipes have
 }
 
 

@@ -12,10 +12,12 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
@@ -64,6 +66,7 @@ class _Running:
     start_ticks: int
     port: int
     keep: bool
+    scratch: str = ""
 
 
 class PolicyServer:
@@ -154,6 +157,8 @@ async def stop_server(state: Path, died: asyncio.Event | None = None, *, patienc
                     os.killpg(running.pid, signal.SIGKILL)
         end_session(running.pid, _log(state))
         await _gone(running, _KILLED_S)
+        if running.scratch:
+            shutil.rmtree(running.scratch, ignore_errors=True)
     _forget(state)
     if died is not None:
         died.set()
@@ -199,8 +204,9 @@ async def _start(serving: Serving, state: Path, log: Path, say: Say, keep: bool)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without .pyc every start parses a quarter of a million lines
     argv = command(serving, port)
     say(f"policy: starting vLLM for {serving.model_dir.name} on port {port}; this takes about a minute")
+    scratch = environment["TMPDIR"] = tempfile.mkdtemp(prefix="openforge-vllm-")  # it leaves its sockets behind
     process = _spawn(argv, environment, log)
-    running = _Running(process.pid, _start_ticks(process.pid), port, keep)
+    running = _Running(process.pid, _start_ticks(process.pid), port, keep, scratch)
     partial = state.with_suffix(".partial")
     partial.write_text(json.dumps(asdict(running)))
     partial.rename(state)

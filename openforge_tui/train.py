@@ -35,6 +35,7 @@ from trainer.settings import TrainSettings
 from trainer.verl_plugins import CPU_ENVIRONMENT, GPU_ENVIRONMENT
 
 _RESTARTS = 3
+_SILENCE_S = 600.0
 _REFUSED = 2  # the exit code of a trainer that does not take its configuration
 _PROGRAM = (sys.executable, "-P", "-m", "trainer.main", "hydra.run.dir=.", "hydra.output_subdir=null")
 _FIRST = "first_weights.json"
@@ -175,6 +176,7 @@ class _Supervisor:
         self._log = training.run_dir / "logs" / "trainer.log"
         self._step = 0
         self._progressed = self._done = False
+        self._heard = asyncio.Event()
 
     async def run(self) -> int:
         failures = 0
@@ -202,13 +204,13 @@ class _Supervisor:
         """One life of the trainer; its exit code."""
         async with _process(self._training, self._log) as process:
             reading = asyncio.create_task(self._read(process))
-            watching = asyncio.create_task(self._end_with_policy(process))
+            aside = [asyncio.create_task(task) for task in (self._end_with_policy(process), self._tell_silence())]
             try:
                 await reading
                 return await process.wait()
             finally:
-                reading.cancel()
-                watching.cancel()
+                for task in (reading, *aside):
+                    task.cancel()
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
@@ -224,7 +226,19 @@ class _Supervisor:
                 hint=f"free some space there; then: openforge train --resume {self._training.run_id}",
             ) from error
 
+    async def _tell_silence(self) -> None:
+        """A long step and a trainer that waits for a dead worker look alike from here: a person can tell by its log."""
+        while True:
+            self._heard.clear()
+            try:
+                await asyncio.wait_for(self._heard.wait(), _SILENCE_S)
+            except TimeoutError:
+                minutes, run = round(_SILENCE_S / 60), self._training.run_id
+                self._say(f"no word from the trainer for {minutes} min; see: openforge logs --trainer {run}")
+                await self._heard.wait()
+
     def _take(self, event: Mapping[str, Any], process: asyncio.subprocess.Process) -> None:
+        self._heard.set()
         if event["event"] == "ready":
             self._stop.process = process
         if event["event"] == "step":
@@ -293,6 +307,7 @@ def _environment(training: Training, face: Mapping[str, str], ray_dir: Path) -> 
         TOKEN: face["token"],
         "TENSORBOARD_DIR": str(training.place().tensorboard),
         "RAY_TMPDIR": str(ray_dir),
+        "TMPDIR": str(ray_dir),  # vLLM's sockets and veRL's locks stay behind wherever they are: here they are swept
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_memory_monitor_refresh_ms": "0",
     }

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -40,16 +41,22 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serving:
     return Serving(model)
 
 
-async def test_it_starts_says_what_it_does_and_stops_with_its_children(serving: Serving) -> None:
+async def test_it_starts_says_what_it_does_and_stops_with_its_children(
+    serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch := tmp_path / "scratch"))
+    scratch.mkdir()
     server = await use_policy_server(serving, said.append)
     assert not server.adopted
+    assert [entry.name[:15] for entry in scratch.iterdir()] == ["openforge-vllm-"]
     assert "starting" in said[0]
     assert "ready" in said[-1]
     assert children() != []
     assert await server.leave()
     assert children() == []
     assert server.died.is_set()
+    assert list(scratch.iterdir()) == []  # its sockets
 
 
 async def test_a_second_user_adopts_it_and_only_the_last_one_stops_it(serving: Serving) -> None:

@@ -20,6 +20,7 @@ from openforge.config.models import Config, Run, Trainer
 from openforge.errors import InfraError, UsageError
 from openforge.ids import RunId
 from openforge.store.connect import query
+from openforge_tui import train as train_module
 from openforge_tui import train_set
 from openforge_tui.train import (
     Stop,
@@ -156,7 +157,8 @@ def test_the_trainers_environment(training: Training, tmp_path: Path, monkeypatc
     assert "PYTHONDONTWRITEBYTECODE" not in told  # torch parsed anew in each of a dozen processes
     assert told["PYTHONPATH"].split(os.pathsep)[0] == str(FAKE.parents[2])
     assert told["PYTHONPATH"].endswith(f"{os.pathsep}mine")
-    assert (told["VERL_PLATFORM"], told["RAY_TMPDIR"]) == ("cpu", str(tmp_path / "ray"))
+    assert told["VERL_PLATFORM"] == "cpu"
+    assert told["RAY_TMPDIR"] == told["TMPDIR"] == str(tmp_path / "ray")  # the folder that is swept at the end
     assert told["TENSORBOARD_DIR"] == str(training.folder / "tensorboard")
     assert SECRET in told.values()
     assert not [text for text in training.overrides() if SECRET in text]  # arguments are there for all to see
@@ -323,6 +325,18 @@ async def test_asked_to_stop_it_ends_at_the_end_of_the_step(watched: Watched) ->
     assert watched.events[-2:] == [("stopping", 1), ("done", 1)]
     assert last_checkpoint(watched.training.folder) == watched.training.folder / "global_step_1"
     assert len(watched.starts) == 1
+
+
+@pytest.mark.contract
+async def test_a_long_silence_is_told_once(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_module, "_SILENCE_S", 0.2)
+    running = watched.begin("ready, hang")
+    await until(lambda: watched.events)  # ready: from here on it is silent
+    watched.said.clear()
+    await asyncio.sleep(0.7)
+    running.cancel()
+    run = watched.training.run_id
+    assert watched.said == [f"no word from the trainer for 0 min; see: openforge logs --trainer {run}"]
 
 
 @pytest.mark.contract

@@ -146,7 +146,7 @@ def _as_it_is(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return tensor
 
 
-torch.Tensor.pin_memory = _as_it_is  # type: ignore[method-assign]
+torch.Tensor.pin_memory = _as_it_is
 
 
 def _logprobs(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cluster.grading import Grade, base_env, grade
-from cluster.runtimes.base import Spec
+from cluster.grading import base_env, grade
+from cluster.runtimes.base import Grade, Spec
 from cluster.workspace import Workspace, limits
 from openforge.config.models import Config
 from openforge.errors import OpenForgeError

@@ -6,22 +6,19 @@ comes before grading so that no late call lands on a trace that is being scored.
 
 import asyncio
 import secrets
-import shutil
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cluster.beneath import write_beneath
-from cluster.grading import Grade, base_env, grade
+from cluster.grading import base_env
 from cluster.install import Installed
 from cluster.recorder_process import RecorderError, RecorderProcess, SealSummary
-from cluster.runtimes.base import Exit, Mount, Runtime, Spec
-from cluster.states import ErrorClass, State
-from cluster.workspace import StartFiles, Workspace, limits, place_skills
+from cluster.runtimes.base import Exit, Grade, Order, Runtime, Sandbox
+from cluster.states import AttemptError, ErrorClass, State
 from openforge.config.models import Config
-from openforge.errors import InfraError, OpenForgeError
+from openforge.errors import InfraError
 from openforge.harness import HarnessManifest
 from openforge.task import Task
 
@@ -46,14 +43,6 @@ class RolloutSpec:
     key: str | None = None
 
 
-class AttemptError(OpenForgeError):
-    """An end that was not the agent's doing."""
-
-    def __init__(self, error_class: ErrorClass, summary: str, *, hint: str = "") -> None:
-        super().__init__(summary, hint=hint)
-        self.error_class = error_class
-
-
 @dataclass
 class Result:
     """What an attempt came to; filled in as it goes, so that a failure keeps what is known."""
@@ -71,7 +60,6 @@ class Attempt:
 
     config: Config
     runtime: Runtime
-    start_files: StartFiles
     recorder: RecorderProcess
     installed: Installed
     spec: RolloutSpec
@@ -86,29 +74,46 @@ class Attempt:
     async def run(self, result: Result) -> None:
         """Fill in `result` up to its grade; AttemptError when the attempt is void. Cancelled, it leaves nothing."""
         self.on_state(State.STARTING, "")
-        task, run = self.spec.task, self.config.run
-        wall_s = min(run.time_limit_s, task.agent_timeout_s or run.time_limit_s)
         try:
-            workspace = await self.start_files.workspace(task, self.spec.seed, self.config.sandbox, self.log)
+            async with self.runtime.sandbox(self._order()) as sandbox:
+                await self._in(sandbox, result)
         except (InfraError, OSError) as error:
-            raise AttemptError(ErrorClass.SANDBOX, str(error)) from error
+            if isinstance(error, RecorderError):
+                raise
+            raise AttemptError(ErrorClass.SANDBOX, str(error), hint=getattr(error, "hint", "")) from error
+
+    def _order(self) -> Order:
+        task, run = self.spec.task, self.config.run
+        return Order(
+            rollout_id=self.rollout_id,
+            attempt=self.number,
+            task=task,
+            seed=self.spec.seed,
+            harness=self.spec.harness,
+            installed=self.installed,
+            settings=self.config.sandbox,
+            wall_s=min(run.time_limit_s, task.agent_timeout_s or run.time_limit_s),
+            log=self.log,
+        )
+
+    async def _in(self, sandbox: Sandbox, result: Result) -> None:
+        """From the registration to the grade. Whatever happens, the recorder keeps no rollout that is not sealed."""
         sealed = False
         try:
-            await self._register(wall_s)
+            await self._register(self._order().wall_s)
             walls = self.runtime.enforced.isolation
             self.on_state(State.RUNNING, f"isolation: {walls}" if walls == "advisory" else "")
-            result.exit = await self._guarded(self._run_harness(workspace, wall_s))
+            result.exit = await self._guarded(self._run_harness(sandbox))
             if not result.exit.started:
                 raise AttemptError(ErrorClass.SANDBOX, result.exit.detail, hint=f"see {self.log}")
             result.sealed = await self._seal()
             sealed = True
             result.error_class, result.detail = judge(result.exit, result.sealed, self.spec.harness, f"see {self.log}")
             self.on_state(State.GRADING, "")
-            result.grade = await self._guarded(self._grade(workspace))
+            result.grade = await self._guarded(sandbox.grade())
             if result.grade.reward is None:
                 raise AttemptError(ErrorClass.GRADER, result.grade.problem, hint=f"see {self.log}")
         finally:
-            workspace.remove()
             if not sealed and not self.recorder.died.is_set():
                 with suppress(RecorderError):
                     await asyncio.shield(self.recorder.drop(self.rollout_id))
@@ -155,9 +160,8 @@ class Attempt:
                 future.cancel()
             await asyncio.gather(main, *watched, return_exceptions=True)
 
-    async def _run_harness(self, workspace: Workspace, wall_s: float) -> Exit:
-        harness, folder = self.spec.harness, workspace.folder
-        layout = self.runtime.layout(folder, self.installed.root, self.installed.node)
+    async def _run_harness(self, sandbox: Sandbox) -> Exit:
+        harness, layout = self.spec.harness, sandbox.layout
         proxy_url = f"http://{self.token}:x@{layout.proxy}"
         base_url = layout.site if harness.spec.identity.via == "key" else f"{layout.site}/r/{self.token}"
         launch = harness.launch(
@@ -173,36 +177,22 @@ class Attempt:
                 "proxy_url": proxy_url,
             }
         )
-        try:
-            place_skills(self.spec.task, workspace.work, harness.spec.skills.dir)
-            for path, text in launch.files.items():
-                write_beneath(folder / "home", path, text)
-        except (InfraError, OSError) as error:
-            raise AttemptError(ErrorClass.SANDBOX, f"the start files are unfit: {error}") from error
-        certificates = folder / "ca.pem"
-        assert self.recorder.ready is not None
-        shutil.copyfile(self.recorder.ready.ca_path, certificates)
-        certificates.chmod(0o644)
-        self.runtime.own(folder)
         proxies = dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"), proxy_url)
+        direct = (
+            ""
+            if harness.spec.identity.via == "proxy"
+            else ",".join(dict.fromkeys(("127.0.0.1", "localhost", layout.host)))
+        )
         env = {
             **base_env(layout.path, layout.home, layout.temp),
             **proxies,
-            "NO_PROXY": "127.0.0.1,localhost",
-            "no_proxy": "127.0.0.1,localhost",
+            "NO_PROXY": direct,
+            "no_proxy": direct,
             **dict.fromkeys(harness.spec.ca.env, layout.ca),
             **launch.env,
         }
-        if harness.spec.identity.via == "proxy":
-            env["NO_PROXY"] = env["no_proxy"] = ""
-        mounts = (*self.runtime.tools(self.installed.root, self.installed.node), Mount(certificates, layout.ca))
-        bounds = limits(self.config.sandbox, wall_s)
-        return await self.runtime.run(Spec(launch.argv, env, folder, bounds, mounts, network=True, log=self.log))
-
-    async def _grade(self, workspace: Workspace) -> Grade:
-        task = self.spec.task
-        bounds = limits(self.config.sandbox, task.verifier_timeout_s)
-        return await grade(self.runtime, task, workspace.work, workspace.orig, self.log, bounds)
+        assert self.recorder.ready is not None
+        return await sandbox.run(launch, env, self.recorder.ready.ca_path)
 
 
 def judge(ended: Exit, sealed: SealSummary, harness: HarnessManifest, hint: str = "") -> tuple[ErrorClass | None, str]:

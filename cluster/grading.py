@@ -9,11 +9,10 @@ import os
 import re
 import stat
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.runtimes.base import Exit, Limits, Mount, Runtime, Spec
+from cluster.runtimes.base import Exit, Grade, Limits, Mount, Runner, Spec
 from cluster.untrusted import UntrustedCommands
 from cluster.worktree import clean_work
 from openforge.task import Task
@@ -23,17 +22,7 @@ _UNTRUSTED_S = 30.0
 _REWARD_BYTES = 64
 
 
-@dataclass(frozen=True)
-class Grade:
-    """`reward` is a finite number, or None when the verifier itself failed: then `problem` says how."""
-
-    reward: float | None
-    problem: str
-    details: dict[str, Any]
-    duration_s: float
-
-
-async def grade(runtime: Runtime, task: Task, work: Path, orig: Path, log: Path, limits: Limits) -> Grade:
+async def grade(runtime: Runner, task: Task, work: Path, orig: Path, log: Path, limits: Limits) -> Grade:
     """Run `task`'s verifier on `work`. `limits.wall_s` is the verifier's own time limit."""
     started_s = time.monotonic()
     folder = runtime.new_folder()
@@ -73,7 +62,7 @@ def read_reward(path: Path) -> tuple[float | None, str]:
 
 
 async def _run(
-    runtime: Runtime, task: Task, folder: Path, work: Path, orig: Path, log: Path, limits: Limits
+    runtime: Runner, task: Task, folder: Path, work: Path, orig: Path, log: Path, limits: Limits
 ) -> tuple[Exit, int, list[str]]:
     """How the verifier ended, how many commands it did not trust, and what was taken out after those."""
     layout = runtime.layout(folder)

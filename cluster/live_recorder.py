@@ -7,7 +7,7 @@ What the orchestrator does about a death is the orchestrator's business.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ class LiveRecorder:
         self,
         settings: Mapping[str, Any],
         log: Path,
-        on_ready: Callable[[Ready], None],
+        on_ready: Callable[[Ready], Awaitable[None]],
         say: Callable[[str], None],
     ) -> None:
         self.process: RecorderProcess | None = None
@@ -57,7 +57,7 @@ class LiveRecorder:
         self.starts += 1
         self._recent.append(now_s)
         process = RecorderProcess(self._settings, self._log)
-        self._on_ready(await process.start())
+        await self._on_ready(await process.start())
         self.process, self._told = process, False  # one that did not start is none
 
     async def set_policy(self, addresses: Sequence[str], token: str, weight_version: str) -> None:

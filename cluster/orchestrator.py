@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import openforge
-from cluster.attempt import Attempt, AttemptError, Result, RolloutSpec
+from cluster.attempt import Attempt, Result, RolloutSpec
 from cluster.install import Installed, install
 from cluster.live_recorder import LiveRecorder
 from cluster.queue import FairQueue
@@ -28,9 +28,8 @@ from cluster.roster import Roster
 from cluster.run_index import RunIndex
 from cluster.run_lock import RunLock
 from cluster.runtimes.base import Runtime
-from cluster.states import RETRIED, ErrorClass, State, check_move, is_terminal
+from cluster.states import RETRIED, AttemptError, ErrorClass, State, check_move, is_terminal
 from cluster.training import Trainer, Training
-from cluster.workspace import StartFiles
 from openforge.config.models import Config
 from openforge.config.render import public
 from openforge.errors import InfraError, UsageError
@@ -74,7 +73,6 @@ class Orchestrator:
         self._running: dict[RolloutId, asyncio.Task[None]] = {}
         self._workers: list[asyncio.Task[None]] = []
         self._installed: dict[str, Installed] = {}
-        self._start_files = StartFiles(runtime)
         self._install_lock = asyncio.Lock()
         self._recorder = LiveRecorder(
             recorder_settings,
@@ -266,7 +264,6 @@ class Orchestrator:
             attempt = Attempt(
                 config=self.config,
                 runtime=self.runtime,
-                start_files=self._start_files,
                 recorder=recorder,
                 installed=installed,
                 spec=rollout.spec,
@@ -360,7 +357,6 @@ class Orchestrator:
             if not rollout.finished.is_set():
                 self._finish(rollout, State.CANCELLED, "the run ended before it started")
         await self._recorder.stop()
-        await self._start_files.close()
         await self.runtime.close()
         state, reason = self._end_state(error)
         try:

@@ -65,6 +65,14 @@ AGENT = frozenset(
 RETRIED = frozenset(ErrorClass) - AGENT - {ErrorClass.JOURNAL}
 
 
+class AttemptError(OpenForgeError):
+    """An end that was not the agent's doing."""
+
+    def __init__(self, error_class: ErrorClass, summary: str, *, hint: str = "") -> None:
+        super().__init__(summary, hint=hint)
+        self.error_class = error_class
+
+
 class IllegalMove(OpenForgeError):
     """A report that does not fit the state an attempt is in."""
 

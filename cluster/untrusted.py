@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cluster.runtimes.base import Limits, Mount, Runtime, Spec
+from cluster.runtimes.base import Limits, Mount, Runner, Spec
 from cluster.runtimes.bwrap import python_inside
 from cluster.worktree import clean_work
 
@@ -25,7 +25,7 @@ _REQUEST_BYTES = 1 << 17
 class UntrustedCommands:
     """Serves one grader for as long as the context lasts; leaving it ends every command that still runs."""
 
-    def __init__(self, runtime: Runtime, folder: Path, work: Path, limits: Limits, env: dict[str, str]) -> None:
+    def __init__(self, runtime: Runner, folder: Path, work: Path, limits: Limits, env: dict[str, str]) -> None:
         self.runtime, self.work, self.limits, self.env = runtime, work, limits, env
         self.count = 0
         self.removed: list[str] = []

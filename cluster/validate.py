@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.grading import grade
-from cluster.runtimes.base import Runtime
+from cluster.runtimes.base import Runner
 from cluster.runtimes.process import ProcessRuntime
 from cluster.workspace import limits, make_workspace, run_script
 from openforge.config.models import Sandbox
@@ -33,9 +33,7 @@ class Check:
         return self.got == self.expected
 
 
-async def validate_task(
-    runtime: Runtime, task: Task, sandbox: Sandbox, seeds: Sequence[int], logs: Path
-) -> list[Check]:
+async def validate_task(runtime: Runner, task: Task, sandbox: Sandbox, seeds: Sequence[int], logs: Path) -> list[Check]:
     """Every check of one task for each seed."""
     checks: list[Check] = []
     plans: list[tuple[str, Path | None, float]] = [("nothing", None, 0.0), ("oracle", task.solution, 1.0)]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cluster.beneath import copy_beneath
 from cluster.grading import base_env
-from cluster.runtimes.base import Exit, Limits, Mount, Runtime, Spec
+from cluster.runtimes.base import Exit, Limits, Mount, Runner, Spec
 from cluster.worktree import copy_tree
 from openforge.config.models import Sandbox, size_bytes
 from openforge.errors import InfraError
@@ -23,7 +23,7 @@ SETUP_S = 120.0
 class Workspace:
     """`folder/work` is the agent's, `orig` the untouched copy; both end with `remove`."""
 
-    runtime: Runtime
+    runtime: Runner
     folder: Path
     orig: Path
 
@@ -47,7 +47,7 @@ def limits(sandbox: Sandbox, wall_s: float) -> Limits:
     )
 
 
-async def make_workspace(runtime: Runtime, task: Task, seed: int, sandbox: Sandbox, log: Path) -> Workspace:
+async def make_workspace(runtime: Runner, task: Task, seed: int, sandbox: Sandbox, log: Path) -> Workspace:
     """Run the task's setup with `OPENFORGE_SEED`. InfraError when it fails: start files are ours, not the agent's."""
     folder, keep = runtime.new_folder(), runtime.new_folder()
     workspace = Workspace(runtime, folder, keep / "orig")
@@ -76,7 +76,7 @@ class _Made:
 class StartFiles:
     """Start files by task and seed, made once and copied: rollouts of a group all begin from the same."""
 
-    def __init__(self, runtime: Runtime, keep: int = 64) -> None:
+    def __init__(self, runtime: Runner, keep: int = 64) -> None:
         self._runtime, self._keep = runtime, keep
         self._made: OrderedDict[tuple[str, int], _Made] = OrderedDict()
 
@@ -129,7 +129,7 @@ class StartFiles:
 
 
 async def run_script(
-    runtime: Runtime, script: Path, folder: Path, env: dict[str, str], bounds: Limits, log: Path
+    runtime: Runner, script: Path, folder: Path, env: dict[str, str], bounds: Limits, log: Path
 ) -> Exit:
     """Run a bash script of the task in the work folder, without network. It sees the folder it stands in, read-only."""
     layout = runtime.layout(folder)

@@ -1,15 +1,22 @@
-"""What a runtime is: it runs one command in one sandbox from start to death, and says where things are inside.
+"""What a runtime is: it gives each rollout a sandbox, runs its harness there from start to death, and judges the work.
 
-The orchestrator and the grader speak only this; a process on this machine and a pod look the same to them.
+The orchestrator speaks only `Runtime` and `Sandbox`; a process on this machine and a pod look the same to it. `Runner`
+is the half of it that works on folders of this machine: start files, graders and validation speak that.
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
+
+from cluster.install import Installed
+from openforge.config.models import Sandbox as Settings
+from openforge.harness import HarnessManifest, Launch
+from openforge.task import Task
 
 Reason = Literal["exit", "signal", "time", "memory", "disk", "lost"]
-Isolation = Literal["bubblewrap", "advisory"]
+Isolation = Literal["bubblewrap", "advisory", "pod"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,11 @@ class Layout:
     ca: str
     site: str
     proxy: str
+
+    @property
+    def host(self) -> str:
+        """Where the recorder is, without its ports."""
+        return self.proxy.rpartition(":")[0]
 
 
 @dataclass(frozen=True)
@@ -92,8 +104,48 @@ class Enforced:
     limits: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Grade:
+    """`reward` is a finite number, or None when the verifier itself failed: then `problem` says how."""
+
+    reward: float | None
+    problem: str
+    details: dict[str, Any]
+    duration_s: float
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a sandbox is for. `task` and `seed` alone say what the start files are; its harness has `wall_s`."""
+
+    rollout_id: str
+    attempt: int
+    task: Task
+    seed: int
+    harness: HarnessManifest
+    installed: Installed
+    settings: Settings
+    wall_s: float
+    log: Path
+
+
+class Sandbox(Protocol):
+    """One attempt's place, its start files in it."""
+
+    layout: Layout
+
+    async def run(self, launch: Launch, env: Mapping[str, str], ca: Path) -> Exit:
+        """Run the harness, its files below the home folder. Every process of it is dead at the return, however that
+        comes. InfraError when the start files are unfit."""
+        ...
+
+    async def grade(self) -> Grade:
+        """Run the task's verifier on what was left behind."""
+        ...
+
+
 class Runtime(Protocol):
-    """`run` returns only when every process of the sandbox is dead, also when it is cancelled."""
+    """Where rollouts run. Leaving a sandbox leaves nothing of it behind, also when it is cancelled."""
 
     name: str
     enforced: Enforced
@@ -102,9 +154,19 @@ class Runtime(Protocol):
 
     async def close(self) -> None: ...
 
-    def reach(self, proxy_port: int, site_port: int) -> None:
-        """Where the recorder listens on this machine now; a sandbox with `network` reaches these ports and no other."""
+    async def reach(self, proxy_port: int, site_port: int) -> None:
+        """Where the recorder listens on this machine now; a sandbox's harness reaches these ports and no other."""
         ...
+
+    def sandbox(self, order: Order) -> AbstractAsyncContextManager[Sandbox]:
+        """Entered, it is ready. AttemptError or InfraError when it cannot be."""
+        ...
+
+
+class Runner(Protocol):
+    """`run` returns only when every process of the sandbox is dead, also when it is cancelled."""
+
+    enforced: Enforced
 
     def layout(self, folder: Path, harness: Path | None = None, node: Path | None = None) -> Layout:
         """What a command in `folder`'s sandbox must call things."""

@@ -17,15 +17,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from cluster.runtimes import bwrap
-from cluster.runtimes.base import Enforced, Exit, Layout, Mount, Reason, Spec
+from cluster.runtimes.base import Enforced, Exit, Layout, Mount, Order, Reason, Spec
 from cluster.runtimes.folders import disk_bytes, own_tree, remove_tree
 from cluster.runtimes.gateway import MAX_LINKS, Gateway, Ports, raise_open_files
+from cluster.runtimes.process_sandbox import ProcessSandbox, process_sandbox
 from cluster.runtimes.stragglers import kill_marked
+from cluster.workspace import StartFiles
 from openforge.errors import InfraError
 
 _LOG_CAP = 4 << 20
@@ -59,16 +61,21 @@ class ProcessRuntime:
         (self._base / ".new").rename(self._base / ".lock")  # nobody may see a lock that is not held yet
         bwrap.write_etc(self._base / "etc")
         self._ports = Ports()
+        self._start_files = StartFiles(self)
 
     async def start(self) -> None:
         raise_open_files()
 
     async def close(self) -> None:
+        await self._start_files.close()
         remove_tree(self._base)
         self._lock.close()
 
-    def reach(self, proxy_port: int, site_port: int) -> None:
+    async def reach(self, proxy_port: int, site_port: int) -> None:
         self._ports.proxy, self._ports.site = proxy_port, site_port
+
+    def sandbox(self, order: Order) -> AbstractAsyncContextManager[ProcessSandbox]:
+        return process_sandbox(self, self._start_files, order)
 
     def layout(self, folder: Path, harness: Path | None = None, node: Path | None = None) -> Layout:
         if not self.isolated:

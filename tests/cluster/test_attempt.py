@@ -12,11 +12,11 @@ import pytest
 from desk import Desk
 from model_server import ModelServer
 
-from cluster.attempt import AttemptError, RolloutSpec, judge
+from cluster.attempt import RolloutSpec, judge
 from cluster.recorder_process import SealSummary
 from cluster.rollout import Rollout
 from cluster.runtimes.base import Exit
-from cluster.states import ErrorClass
+from cluster.states import AttemptError, ErrorClass
 from openforge.harness import load_harness
 
 pytestmark = [pytest.mark.contract, pytest.mark.usefixtures("isolated")]

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from desk import CHECK, Desk
 
-from cluster.grading import Grade, grade, read_reward
+from cluster.grading import grade, read_reward
+from cluster.runtimes.base import Grade
 from cluster.runtimes.process import ProcessRuntime
 from cluster.workspace import limits
 from openforge.config.models import Sandbox

@@ -31,7 +31,10 @@ async def test_deaths_in_a_row_are_too_many_and_the_same_number_over_days_is_not
     clock = [0.0]
     monkeypatch.setattr(live_recorder, "RecorderProcess", Dead)
     monkeypatch.setattr(live_recorder, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    recorder = LiveRecorder({}, Path("unused"), lambda ready: None, lambda text: None)
+
+    async def reached(ready: object) -> None: ...
+
+    recorder = LiveRecorder({}, Path("unused"), reached, lambda text: None)
     for clock[0] in (0, 4000, 8000, 12000, 16000, 16100, 16200, 16300):
         await recorder.get()
     assert recorder.starts == 8

@@ -1,0 +1,1 @@
+"""A kind node from package registries alone: Debian packages and Go modules, for where no image registry answers."""

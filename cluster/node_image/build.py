@@ -1,0 +1,160 @@
+"""Builds the node image: `./just node-image`. On a machine that can pull kind's own node image none of this is needed.
+
+Three steps, each left out when its result is there: the programs (Go modules, minutes), the control plane's images
+(one static program each) packed into an archive, and the node image that carries the archive. Programs are kept in the
+cache by the hash of what they are made from; the image's tag is the hash of everything.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from cluster import docker
+from cluster.base_image import ensure_base
+from openforge.cache import building, cache_dir
+from openforge.errors import InfraError
+from openforge.program import run_program
+
+_HERE = Path(__file__).parent
+_MODULES = _HERE / "programs"
+_REGISTRY = "registry.k8s.io"
+_PAUSE = "3.10.1"
+_GO_S = 3600.0
+_FILES = ("Dockerfile", "containerd.toml", "entrypoint", "network-policy.yaml", "pods.conflist")
+_KUBE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubeadm", "kubelet", "kubectl")
+_PACKAGES = {
+    **{name: f"k8s.io/kubernetes/cmd/{name}" for name in _KUBE},
+    "etcd": "go.etcd.io/etcd/server/v3",
+    "kind": "sigs.k8s.io/kind",
+    "network-policy": "sigs.k8s.io/kube-network-policies/cmd",
+    "coredns": "./coredns",
+    "pause": "./pause",
+}
+
+
+def version(module: str) -> str:
+    """What go.mod pins of a module, such as `v1.34.4` of k8s.io/kubernetes."""
+    found = re.search(rf"^\s*{re.escape(module)} (v\S+)$", (_MODULES / "go.mod").read_text(), re.MULTILINE)
+    assert found is not None, module
+    return found[1]
+
+
+KUBERNETES = version("k8s.io/kubernetes")
+COREDNS = version("github.com/coredns/coredns")
+ETCD = version("go.etcd.io/etcd/server/v3").removeprefix("v")
+
+
+def programs_dir() -> Path:
+    """Where the built programs lie or would lie; kind and kubectl are among them."""
+    return cache_dir() / "node-programs" / _hash(sorted(_MODULES.rglob("*")))
+
+
+def node_image() -> str:
+    """The name of the node image that these files make."""
+    return f"openforge/node:{KUBERNETES}-{_hash([*(_HERE / name for name in _FILES), *sorted(_MODULES.rglob('*'))])}"
+
+
+def ensure_node_image(say: docker.Say) -> str:
+    """Build what is missing; the image's name. InfraError with the step and the end of its output."""
+    name = node_image()
+    if docker.image(name) is not None:
+        return name
+    base = ensure_base(say)
+    programs = ensure_programs(say)
+    with tempfile.TemporaryDirectory(prefix="openforge-node-") as folder:
+        context = Path(folder)
+        for file in _FILES:
+            shutil.copy2(_HERE / file, context / file)
+        (context / "bin").mkdir()
+        for program in ("kubeadm", "kubectl", "kubelet"):
+            shutil.copy2(programs / program, context / "bin" / program)
+        (context / "version").write_text(KUBERNETES + "\n")
+        _save_control_plane(programs, context, say)
+        docker.build(name, context, kind="node", say=say, arguments={"BASE": base})
+    return name
+
+
+def ensure_programs(say: docker.Say) -> Path:
+    """The folder with every program, built from Go modules if it is not there: about nine minutes on two cores."""
+    place = programs_dir()
+    if place.is_dir():
+        return place
+    if shutil.which("go") is None:
+        raise InfraError("go is not on PATH, and Kubernetes is built from its modules", hint="install Go 1.24 or newer")
+    stamp = "k8s.io/component-base/version"
+    numbers = KUBERNETES.removeprefix("v").split(".")
+    values = {"gitVersion": KUBERNETES, "gitMajor": numbers[0], "gitMinor": numbers[1], "gitTreeState": "clean"}
+    flags = " ".join(["-s -w", *(f"-X {stamp}.{name}={value}" for name, value in values.items())])
+    with building(place) as made:
+        for number, (program, package) in enumerate(_PACKAGES.items(), 1):
+            say(f"go build {package} ({number}/{len(_PACKAGES)})")
+            run_program(
+                ["go", "build", "-trimpath", "-ldflags", flags, "-o", str(made / program), package],
+                step=f"building {program}",
+                cwd=_MODULES,
+                env={"CGO_ENABLED": "0"},  # static: they run in images that hold nothing else
+                timeout_s=_GO_S,
+            )
+    return place
+
+
+def _save_control_plane(programs: Path, context: Path, say: docker.Say) -> None:
+    """The archive of images that kubeadm expects, each of one static program."""
+    images = {
+        f"{_REGISTRY}/{name}:{KUBERNETES}": (name, f"/usr/local/bin/{name}")
+        for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy")
+    } | {
+        f"{_REGISTRY}/etcd:{ETCD}": ("etcd", "/usr/local/bin/etcd"),
+        f"{_REGISTRY}/coredns/coredns:{COREDNS}": ("coredns", "/coredns"),
+        f"{_REGISTRY}/pause:{_PAUSE}": ("pause", "/pause"),
+        f"openforge/network-policy:{version('sigs.k8s.io/kube-network-policies')}": ("network-policy", "/agent"),
+    }
+    for name, (program, place) in images.items():
+        say(f"docker import {program} as {name}")
+        # kube-proxy works by `nft`, the only program here that is not static: it brings its libraries along
+        tools = [shutil.which("nft") or "/usr/sbin/nft"] if program == "kube-proxy" else []
+        _import(programs / program, place, name, tools)
+    say(f"docker save {len(images)} images")
+    docker.docker("save", "--output", str(context / "images.tar"), *images, step="packing the images", timeout_s=600)
+
+
+def _import(program: Path, place: str, name: str, tools: list[str]) -> None:
+    with tempfile.TemporaryDirectory(prefix="openforge-image-") as folder:
+        root = Path(folder, "root")
+        files = {place: program}
+        for tool in tools:
+            libraries = re.findall(r"(/\S+) \(0x", run_program(["ldd", tool], step=f"reading {tool}"))
+            files |= {path: Path(path) for path in [tool, *libraries]}
+        for path, source in files.items():
+            target = root / path.lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
+            target.chmod(0o755)
+        (root / "tmp").mkdir()
+        (root / "tmp").chmod(0o1777)
+        archive = Path(folder, "image.tar")
+        run_program(
+            ["tar", "-C", str(root), "--owner=0", "--group=0", "-cf", str(archive), "."], step=f"packing {name}"
+        )
+        docker.docker(
+            "import",
+            *("--change", f'ENTRYPOINT ["{place}"]'),
+            *("--change", "ENV PATH=/usr/local/bin:/usr/bin:/usr/sbin:/bin"),
+            *("--change", f"LABEL {docker.OWNED}=node"),
+            str(archive),
+            name,
+            step=f"importing {name}",
+            timeout_s=600,
+        )
+
+
+def _hash(paths: list[Path]) -> str:
+    digest = hashlib.blake2b(digest_size=5)
+    for path in paths:
+        if path.is_file():
+            mode = os.access(path, os.X_OK)
+            digest.update(f"{path.relative_to(_HERE)}\0{mode}\0".encode() + path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,54 @@
+"""A rollout's sandbox on this machine: folders that the host fills, a command in them, a second sandbox that judges."""
+
+import shutil
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from cluster.beneath import write_beneath
+from cluster.grading import grade
+from cluster.runtimes.base import Exit, Grade, Mount, Order, Runner, Spec
+from cluster.workspace import StartFiles, Workspace, limits, place_skills
+from openforge.errors import InfraError
+from openforge.harness import Launch
+
+
+class ProcessSandbox:
+    """See `cluster.runtimes.base.Sandbox`."""
+
+    def __init__(self, runner: Runner, order: Order, workspace: Workspace) -> None:
+        self._runner, self._order, self._workspace = runner, order, workspace
+        installed = order.installed
+        self.layout = runner.layout(workspace.folder, installed.root, installed.node)
+
+    async def run(self, launch: Launch, env: Mapping[str, str], ca: Path) -> Exit:
+        order, folder = self._order, self._workspace.folder
+        try:
+            place_skills(order.task, self._workspace.work, order.harness.spec.skills.dir)
+            for path, text in launch.files.items():
+                write_beneath(folder / "home", path, text)
+        except (InfraError, OSError) as error:
+            raise InfraError(f"the start files are unfit: {error}") from error
+        certificates = folder / "ca.pem"
+        shutil.copyfile(ca, certificates)
+        certificates.chmod(0o644)
+        self._runner.own(folder)
+        tools = self._runner.tools(order.installed.root, order.installed.node)
+        mounts = (*tools, Mount(certificates, self.layout.ca))
+        bounds = limits(order.settings, order.wall_s)
+        return await self._runner.run(Spec(launch.argv, env, folder, bounds, mounts, network=True, log=order.log))
+
+    async def grade(self) -> Grade:
+        order, workspace = self._order, self._workspace
+        bounds = limits(order.settings, order.task.verifier_timeout_s)
+        return await grade(self._runner, order.task, workspace.work, workspace.orig, order.log, bounds)
+
+
+@asynccontextmanager
+async def process_sandbox(runner: Runner, start_files: StartFiles, order: Order) -> AsyncIterator[ProcessSandbox]:
+    """A sandbox with its start files; its folders go when it is left."""
+    workspace = await start_files.workspace(order.task, order.seed, order.settings, order.log)
+    try:
+        yield ProcessSandbox(runner, order, workspace)
+    finally:
+        workspace.remove()

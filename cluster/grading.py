@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cluster.runtimes.base import Exit, Grade, Limits, Mount, Runner, Spec
+from cluster.runtimes.base import Exit, Grade, Layout, Limits, Mount, Runner, Spec
 from cluster.untrusted import UntrustedCommands
 from cluster.worktree import clean_work
 from openforge.task import Task
@@ -32,11 +32,7 @@ async def grade(runtime: Runner, task: Task, work: Path, orig: Path, log: Path, 
     try:
         removed = clean_work(work, runtime.layout(folder).work)
         ended, commands, planted = await _run(runtime, task, folder, work, orig, log, limits)
-        reward, problem = read_reward(verifier / "reward.txt")
-        if ended.reason != "exit":
-            reward, problem = None, f"test.sh: {ended.detail}"
-        elif reward is None and ended.code:
-            problem = f"test.sh ended with {ended.code}; {problem}"
+        reward, problem = verdict(ended, *read_reward(verifier / "reward.txt"))
         details: dict[str, Any] = {"exit_code": ended.code, "untrusted_commands": commands}
         details["removed"] = [*removed, *planted][:20]
         return Grade(reward, problem, details, time.monotonic() - started_s)
@@ -56,6 +52,11 @@ def read_reward(path: Path) -> tuple[float | None, str]:
         data = os.read(descriptor, _REWARD_BYTES + 1)
     finally:
         os.close(descriptor)
+    return parse_reward(data)
+
+
+def parse_reward(data: bytes) -> tuple[float | None, str]:
+    """A reward file's content as its one finite number, or None and why not."""
     if len(data) > _REWARD_BYTES or not _NUMBER.fullmatch(data):
         return None, f"the reward is not one number: {data[:_REWARD_BYTES]!r}"
     return float(data), ""
@@ -72,18 +73,7 @@ async def _run(
         Mount(orig, layout.orig),
         Mount(folder / "verifier", layout.verifier, writable=True),
     )
-    verifier_env = {
-        **env,
-        "REWARD_FILE": f"{layout.verifier}/reward.txt",
-        "TASK_ORIG": layout.orig,
-        # A repository that the agent made must not run its hooks in the verifier.
-        "GIT_CONFIG_COUNT": "2",
-        "GIT_CONFIG_KEY_0": "core.hooksPath",
-        "GIT_CONFIG_VALUE_0": "/dev/null",
-        "GIT_CONFIG_KEY_1": "core.fsmonitor",
-        "GIT_CONFIG_VALUE_1": "false",
-        "PYTHONSAFEPATH": "1",  # nor its modules: the work folder is where the verifier stands
-    }
+    verifier_env = {**env, **verifier_environment(layout)}
     argv = ("bash", f"{layout.tests}/test.sh")
     if runtime.enforced.isolation != "bubblewrap":
         return await runtime.run(Spec(argv, verifier_env, folder, limits, mounts, log=log, work=work)), 0, []
@@ -100,6 +90,30 @@ async def _run(
         spec = Spec(argv, verifier_env, folder, limits, mounts + commands.mounts(), log=log, work=work)
         ended = await runtime.run(spec)
     return ended, commands.count, commands.removed
+
+
+def verifier_environment(layout: Layout) -> dict[str, str]:
+    """What a verifier is told, beside `base_env`."""
+    return {
+        "REWARD_FILE": f"{layout.verifier}/reward.txt",
+        "TASK_ORIG": layout.orig,
+        # A repository that the agent made must not run its hooks in the verifier.
+        "GIT_CONFIG_COUNT": "2",
+        "GIT_CONFIG_KEY_0": "core.hooksPath",
+        "GIT_CONFIG_VALUE_0": "/dev/null",
+        "GIT_CONFIG_KEY_1": "core.fsmonitor",
+        "GIT_CONFIG_VALUE_1": "false",
+        "PYTHONSAFEPATH": "1",  # nor its modules: the work folder is where the verifier stands
+    }
+
+
+def verdict(ended: Exit, reward: float | None, problem: str) -> tuple[float | None, str]:
+    """The reward that counts once it is known how the verifier ended, and what was wrong."""
+    if ended.reason != "exit":
+        return None, f"test.sh: {ended.detail}"
+    if reward is None and ended.code:
+        return None, f"test.sh ended with {ended.code}; {problem}"
+    return reward, problem
 
 
 def base_env(path: str, home: str, temp: str) -> dict[str, str]:

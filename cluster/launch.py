@@ -17,6 +17,7 @@ from cluster.http import HttpFace
 from cluster.orchestrator import OnEvent, Orchestrator
 from cluster.policy_server import Serving, use_policy_server
 from cluster.rollout import Rollout
+from cluster.runtimes.base import Runtime
 from cluster.runtimes.process import ProcessRuntime
 from openforge.cache import cache_dir
 from openforge.config.models import Config, Policy, size_bytes
@@ -103,10 +104,10 @@ def serving_of(policy: Policy, model_dir: Path, say: Say) -> Serving:
 
 def _check_place(config: Config) -> None:
     kind = config.target.kind
-    if kind != "local":
+    if kind == "kubernetes":
         raise UsageError(
-            f'target {config.target.name!r} has kind = "{kind}", and rollouts run on this machine only',
-            hint='leave --target out, or set kind = "local" in it',
+            f'target {config.target.name!r} has kind = "kubernetes", and rollouts run here or in kind only',
+            hint='leave --target out, or set kind = "kind" in it',
         )
     if config.sandbox.runtime != "process":
         raise UsageError(f"there is no runtime {config.sandbox.runtime!r}", hint='set [sandbox] runtime = "process"')
@@ -149,6 +150,15 @@ def recorder_settings(
     }
 
 
+def _runtime(config: Config, run_id: RunId, say: Say) -> tuple[Runtime, str]:
+    """Where rollouts run, and at which address of this machine they look for the recorder."""
+    if config.target.kind == "local":
+        return ProcessRuntime(config.sandbox.isolation), "127.0.0.1"
+    from cluster.kind_place import kind_runtime  # with the Kubernetes client, which takes half a second to import
+
+    return kind_runtime(config, run_id, say)
+
+
 @asynccontextmanager
 async def orchestrate(
     config: Config,
@@ -169,7 +179,8 @@ async def orchestrate(
     name = run_id or new_run_id()
     run_dir = store_root / "runs" / name
     settings = recorder_settings(config, name, run_dir, engine, model_dir)
-    runtime = ProcessRuntime(config.sandbox.isolation)
+    runtime, host = _runtime(config, name, say)
+    settings["host"] = host
     if runtime.enforced.isolation == "advisory":
         say(f"sandbox: no isolation, rollouts can read your files and reach the network ({runtime.enforced.why})")
     policy = {"model": config.policy.model, "url": engine.url, "weight_version": engine.weight_version}

@@ -45,6 +45,9 @@ class ErrorClass(StrEnum):
 
     NO_MODEL_CALLS = "no_model_calls"
     SANDBOX = "sandbox"
+    IMAGE = "image"
+    SCHEDULE = "schedule"
+    EVICTED = "evicted"
     RECORDER = "recorder"
     POLICY = "policy"
     GRADER = "grader"

@@ -162,7 +162,7 @@ class Recorder:
         ]
         lag = asyncio.create_task(self._lag.watch())
         site_port = await _listen(runners[0], config.host, config.site_port)
-        admin_port = await _listen(runners[1], config.host, config.admin_port)
+        admin_port = await _listen(runners[1], config.admin_host, config.admin_port)
         inner = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
         addon = Addon(parts.registry, parts.ledger, config.hosts, (inner, site_port), parts.relay_secret)
         master = _master(config, addon)

@@ -78,6 +78,7 @@ class RecorderConfig(_Strict):
     ca_dir: Path
     hosts: tuple[str, ...] = MODEL_HOSTS
     host: str = "127.0.0.1"
+    admin_host: str = "127.0.0.1"
     proxy_port: int = 0
     site_port: int = 0
     admin_port: int = 0
@@ -92,8 +93,8 @@ class RecorderConfig(_Strict):
             raise ValueError(f"mode {self.mode} cannot use engine {self.engine.kind}: {allowed}")
         if not self.control_secret:
             raise ValueError("control_secret must not be empty")
-        if not _loopback(self.host) and (len(self.control_secret) < 24 or len(set(self.control_secret)) < 8):
-            raise ValueError(f"control_secret is too weak to listen on {self.host}: 24 random characters or more")
+        if not _loopback(self.admin_host) and (len(self.control_secret) < 24 or len(set(self.control_secret)) < 8):
+            raise ValueError(f"control_secret is too weak to listen on {self.admin_host}: 24 random characters or more")
         return self
 
 

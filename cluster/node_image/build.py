@@ -23,7 +23,7 @@ _MODULES = _HERE / "programs"
 _REGISTRY = "registry.k8s.io"
 _PAUSE = "3.10.1"
 _GO_S = 3600.0
-_FILES = ("Dockerfile", "containerd.toml", "entrypoint", "network-policy.yaml", "pods.conflist")
+_FILES = ("Dockerfile", "containerd.toml", "entrypoint", "network-policy.yaml", "pods.conflist", "proxy.Dockerfile")
 _KUBE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubeadm", "kubelet", "kubectl")
 _PACKAGES = {
     **{name: f"k8s.io/kubernetes/cmd/{name}" for name in _KUBE},
@@ -69,10 +69,14 @@ def ensure_node_image(say: docker.Say) -> str:
         for file in _FILES:
             shutil.copy2(_HERE / file, context / file)
         (context / "bin").mkdir()
-        for program in ("kubeadm", "kubectl", "kubelet"):
+        for program in ("kube-proxy", "kubeadm", "kubectl", "kubelet"):
             shutil.copy2(programs / program, context / "bin" / program)
         (context / "version").write_text(KUBERNETES + "\n")
-        _save_control_plane(programs, context, say)
+        proxy = f"{_REGISTRY}/kube-proxy:{KUBERNETES}"
+        docker.build(
+            proxy, context, kind="node", say=say, dockerfile=context / "proxy.Dockerfile", arguments={"BASE": base}
+        )
+        _save_control_plane(programs, context, proxy, say)
         docker.build(name, context, kind="node", say=say, arguments={"BASE": base})
     return name
 
@@ -101,11 +105,11 @@ def ensure_programs(say: docker.Say) -> Path:
     return place
 
 
-def _save_control_plane(programs: Path, context: Path, say: docker.Say) -> None:
-    """The archive of images that kubeadm expects, each of one static program."""
+def _save_control_plane(programs: Path, context: Path, proxy: str, say: docker.Say) -> None:
+    """The archive of images that kubeadm expects, each but kube-proxy of one static program."""
     images = {
         f"{_REGISTRY}/{name}:{KUBERNETES}": (name, f"/usr/local/bin/{name}")
-        for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy")
+        for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
     } | {
         f"{_REGISTRY}/etcd:{ETCD}": ("etcd", "/usr/local/bin/etcd"),
         f"{_REGISTRY}/coredns/coredns:{COREDNS}": ("coredns", "/coredns"),
@@ -114,25 +118,19 @@ def _save_control_plane(programs: Path, context: Path, say: docker.Say) -> None:
     }
     for name, (program, place) in images.items():
         say(f"docker import {program} as {name}")
-        # kube-proxy works by `nft`, the only program here that is not static: it brings its libraries along
-        tools = [shutil.which("nft") or "/usr/sbin/nft"] if program == "kube-proxy" else []
-        _import(programs / program, place, name, tools)
-    say(f"docker save {len(images)} images")
-    docker.docker("save", "--output", str(context / "images.tar"), *images, step="packing the images", timeout_s=600)
+        _import(programs / program, place, name)
+    say(f"docker save {len(images) + 1} images")
+    docker.docker(
+        "save", "--output", str(context / "images.tar"), proxy, *images, step="packing the images", timeout_s=600
+    )
 
 
-def _import(program: Path, place: str, name: str, tools: list[str]) -> None:
+def _import(program: Path, place: str, name: str) -> None:
     with tempfile.TemporaryDirectory(prefix="openforge-image-") as folder:
         root = Path(folder, "root")
-        files = {place: program}
-        for tool in tools:
-            libraries = re.findall(r"(/\S+) \(0x", run_program(["ldd", tool], step=f"reading {tool}"))
-            files |= {path: Path(path) for path in [tool, *libraries]}
-        for path, source in files.items():
-            target = root / path.lstrip("/")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, target)
-            target.chmod(0o755)
+        target = root / place.lstrip("/")
+        target.parent.mkdir(parents=True)
+        shutil.copy2(program, target)
         (root / "tmp").mkdir()
         (root / "tmp").chmod(0o1777)
         archive = Path(folder, "image.tar")

@@ -22,6 +22,7 @@ import resource
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import tarfile
 import time
@@ -31,6 +32,7 @@ from typing import Any
 
 HOME = Path("/run/openforge")
 _SOCKET = HOME / "agent.sock"
+UNTRUSTED = "/run/untrusted/socket"
 _OUTPUT_CAP = 4 << 20
 _HEADER = 5  # kind and length of a frame
 _OUT, _END = b"o", b"e"
@@ -103,7 +105,12 @@ class Agent:
             elif word == "attach":
                 await self.follow(writer, request["id"], request["offset"])
             elif word == "untrusted":
-                self.own(asyncio.create_task(self.serve_untrusted(request)))
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(UNTRUSTED)
+                server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+                server.bind(UNTRUSTED)
+                server.listen(4)
+                self.own(asyncio.create_task(self.serve_untrusted(server, request["plan"])))
                 writer.write(b"{}\n")
                 await writer.drain()
         writer.close()
@@ -200,24 +207,19 @@ class Agent:
                 self.end(command, "disk")
                 return
 
-    async def serve_untrusted(self, told: dict[str, Any]) -> None:
+    async def serve_untrusted(self, server: socket.socket, plan: dict[str, Any]) -> None:
         """Run what the verifier in the other container does not trust in here, where its secrets are not."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(told["socket"])
-        server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-        server.bind(told["socket"])
-        server.listen(4)
         loop = asyncio.get_running_loop()
         while True:
             link, _ = await loop.sock_accept(server)
             try:
-                await self.run_untrusted(link, told)
+                await self.run_untrusted(link, plan)
             except (OSError, ValueError, KeyError):
                 continue
             finally:
                 link.close()
 
-    async def run_untrusted(self, link: socket.socket, told: dict[str, Any]) -> None:
+    async def run_untrusted(self, link: socket.socket, bounds: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()
         readable = asyncio.Event()
         loop.add_reader(link, readable.set)
@@ -226,14 +228,14 @@ class Agent:
         data, descriptors, _, _ = socket.recv_fds(link, 1 << 17, 3)
         request = json.loads(data)
         done: asyncio.Future[int] = loop.create_future()
-        plan = {**told["plan"], "argv": request["argv"], "cwd": request["cwd"]}
+        plan = {**bounds, "argv": request["argv"], "cwd": request["cwd"]}
         pid = spawn(plan, tuple(descriptors))
         for descriptor in descriptors:
             os.close(descriptor)
         self.waiting[pid] = done.set_result
         late = False
         try:
-            status = await asyncio.wait_for(asyncio.shield(done), told["plan"]["wall_s"])
+            status = await asyncio.wait_for(asyncio.shield(done), bounds["wall_s"])
         except TimeoutError:
             late = True
         kill_all()
@@ -373,7 +375,7 @@ def take(size: int, digest: str) -> dict[str, Any]:
                 file = archive.extractfile(member)
                 plan = json.loads(file.read()) if file else {}
             else:
-                archive.extract(member, "/", filter="fully_trusted")
+                archive.extract(member, "/")
     return plan
 
 
@@ -390,6 +392,31 @@ def ready(forbidden: list[tuple[str, int]], needed: list[tuple[str, int]], patie
         time.sleep(0.05)
 
 
+def set_up(script: str, work: str, orig: str, copies: list[list[str]]) -> None:
+    """Make the start files, keep an untouched copy of them, and put skills where the harness looks."""
+    from cluster.beneath import copy_beneath
+
+    code = subprocess.run(["bash", script], check=False).returncode
+    if code:
+        sys.exit(code)
+    if entries := [entry.path for entry in os.scandir(work)]:  # not the folder: it is a volume, and not ours
+        subprocess.run(["cp", "-a", "--", *entries, orig], check=True)
+    for source, target in copies:
+        copy_beneath(Path(work), source, target)
+
+
+def verify(script: str, work: str, removed: str) -> None:
+    """Take out of the work what could lead a verifier astray, say what that was, then be the verifier."""
+    Path(removed).write_text(json.dumps(clean(work)[:20]))
+    os.execvp("bash", ["bash", script])
+
+
+def clean(work: str) -> list[str]:
+    from cluster.worktree import clean_work
+
+    return clean_work(Path(work), work)
+
+
 def answers(host: str, port: int, within_s: float) -> bool:
     try:
         with socket.create_connection((host, port), within_s):
@@ -400,6 +427,7 @@ def answers(host: str, port: int, within_s: float) -> bool:
 
 def main() -> None:
     word, *given = sys.argv[1:]
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # left out by -I
     if word == "serve":
         asyncio.run(Agent().serve())
     elif word == "ready":
@@ -410,7 +438,17 @@ def main() -> None:
     elif word == "attach":
         relay(ask({"word": "attach", "id": given[0], "offset": int(given[1])}))
     elif word == "untrusted":
-        ask({**json.loads(given[0]), "word": "untrusted"}).recv(16)
+        ask({"word": "untrusted", "plan": json.loads(given[0])}).recv(16)
+    elif word == "ask-untrusted":
+        from cluster.runtimes.untrusted_client import ask as run_untrusted
+
+        code = run_untrusted(UNTRUSTED, given)
+        clean("/app")
+        sys.exit(code)
+    elif word == "set-up":
+        set_up(given[0], given[1], given[2], json.loads(given[3]))
+    elif word == "verify":
+        verify(*given)
     else:
         sys.exit(f"no such word: {word}")
 

@@ -10,16 +10,17 @@ import socket
 import sys
 
 
-def main() -> None:
-    if len(sys.argv) < 2:
+def ask(place: str, argv: list[str]) -> int:
+    """Have `argv` run by who listens at `place`; its exit code."""
+    if not argv:
         sys.exit("usage: untrusted COMMAND [ARGUMENT…]")
     link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    link.connect("/opt/openforge/untrusted.sock")
-    request = json.dumps({"argv": sys.argv[1:], "cwd": os.getcwd()}).encode()
+    link.connect(place)
+    request = json.dumps({"argv": argv, "cwd": os.getcwd()}).encode()
     socket.send_fds(link, [request], [0, 1, 2])
     answer = link.recv(64)
-    sys.exit(int(answer) if answer else 125)
+    return int(answer) if answer else 125
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(ask("/opt/openforge/untrusted.sock", sys.argv[1:]))

@@ -79,6 +79,10 @@ def user_file(env: Mapping[str, str]) -> Path | None:
     return Path(home) / ".config" / "openforge" / "config.toml" if (home := env.get("HOME")) else None
 
 
+_BUILT_IN: dict[str, dict[str, Any]] = {"local": {}, "kind": {"kind": "kind"}}
+"""Targets that are there without a file; a file may say more of them."""
+
+
 def load(
     project_dir: Path,
     target: str | None = None,
@@ -93,7 +97,7 @@ def load(
         if path is not None and path.exists()
     ]
     environment, flags = _from_env(env), _from_flags(overrides or {})
-    overlays: dict[str, list[Layer]] = {"local": []}
+    overlays = {name: [_as_overlay(name, table, {})] for name, table in _BUILT_IN.items()}
     for layer in files:
         for name, table in layer.data.pop("target", {}).items():
             own = {key[2:]: place for key, place in layer.where.items() if key[:2] == ("target", name)}

@@ -95,8 +95,6 @@ def test_every_harness_that_ships_is_pinned_and_has_an_image(name: str) -> None:
     assert (manifest.root / "Dockerfile").is_file()
     assert all(re.search(r"(@|==)\d", package) for package in install.packages)
     assert install.kind == "none" or install.packages
-    dockerfile = (manifest.root / "Dockerfile").read_text()
-    assert all(package in dockerfile for package in install.packages)
     values = dict.fromkeys(("instruction", "model", "base_url", "api_key", "home", "work", "harness_dir", "bin"), "V")
     launch = manifest.launch(values)
     assert any("V" in argument for argument in launch.argv)

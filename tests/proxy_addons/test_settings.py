@@ -25,8 +25,8 @@ def test_settings_that_are_safe_are_taken() -> None:
 
 
 BAD = [
-    ({"host": "0.0.0.0"}, "control_secret is too weak"),
-    ({"host": "recorder.svc", "control_secret": "a" * 40}, "control_secret is too weak"),
+    ({"admin_host": "0.0.0.0"}, "control_secret is too weak"),
+    ({"admin_host": "recorder.svc", "control_secret": "a" * 40}, "control_secret is too weak"),
     ({"control_secret": ""}, "must not be empty"),
     ({"typo": 1}, "Extra inputs"),
     ({"max_body_bytes": 1 << 20}, "greater than or equal"),

@@ -1,0 +1,218 @@
+"""Images of sandboxes and harnesses, each named by the hash of all that goes into it: a name that is there is right.
+
+Four layers, each on the one before: Debian (`base`), what every sandbox has (`sandbox`), one harness (`harness`), and,
+for a task that brings its own Dockerfile, that task with the harness copied on top (`task`). A harness comes from the
+folder that the process runtime installs, so both run the same bytes.
+"""
+
+import hashlib
+import json
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster import docker
+from cluster.base_image import ensure_base
+from cluster.install import Installed
+from cluster.runtimes import pod_agent, untrusted_client
+from openforge.cache import cache_dir
+from openforge.errors import InfraError
+from openforge.harness import HarnessManifest
+from openforge.program import run_program
+from openforge.task import Task
+
+VERSIONS = "dev.openforge.versions"
+"""Label: every pinned package of an image, `NAME=VERSION` with blanks between."""
+
+ENTRY = ("/opt/openforge/lib/loader", "--library-path", "/opt/openforge/lib", "/opt/openforge/bin/python")
+"""How the pod's agent's Python starts in any image: by its own loader."""
+
+_FOLDER = Path(__file__).parent / "sandbox_image"
+_ROOT = Path(__file__).resolve().parent.parent
+_SOURCES = (
+    *("cluster/worktree.py", "cluster/beneath.py", "cluster/runtimes/folders.py", "openforge/program.py"),
+    *("openforge/errors.py", "openforge/__init__.py", "cluster/__init__.py", "cluster/runtimes/__init__.py"),
+)
+
+
+@dataclass(frozen=True)
+class Image:
+    """One image of ours that is here."""
+
+    name: str
+    kind: str
+    size_bytes: int
+    created: str
+    versions: str
+
+
+def ensure_sandbox(say: docker.Say) -> str:
+    """What every sandbox stands on; its name."""
+    base = ensure_base(say)
+    files = {path.relative_to(_ROOT): path.read_bytes() for path in _agent_files()}
+    files[Path("Dockerfile")] = (_FOLDER / "Dockerfile").read_bytes()
+    name = f"openforge/sandbox:{_hash(base, _id(base), *(f'{path} '.encode() + data for path, data in files.items()))}"
+    if docker.image(name) is not None:
+        return name
+    with _context() as context:
+        shutil.copyfile(_FOLDER / "Dockerfile", context / "Dockerfile")
+        for path in _agent_files():
+            target = context / "agent" / path.relative_to(_ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+        python = " ".join(ENTRY)
+        _program(context / "python3", f'#!/bin/sh\nexec {python} "$@"\n')
+        agent = f"/opt/openforge/agent/{Path(pod_agent.__file__).relative_to(_ROOT)}"
+        _program(context / "untrusted", f'#!/bin/sh\nexec {python} -I {agent} ask-untrusted "$@"\n')
+        _build(name, context, "sandbox", say, {"BASE": base}, ())
+    return name
+
+
+def ensure_harness(manifest: HarnessManifest, installed: Installed, say: docker.Say) -> str:
+    """The image of one harness; its name. InfraError."""
+    sandbox = ensure_sandbox(say)
+    name = f"openforge/harness-{manifest.name}:{_hash(sandbox, manifest.content_hash())}"
+    if docker.image(name) is not None:
+        return name
+    with _context() as context:
+        shutil.copyfile(manifest.root / "Dockerfile", context / "Dockerfile")
+        _link_tree(installed.root, context / "harness")
+        if installed.node is not None:
+            _link_tree(installed.node, context / "node")
+        _build(name, context, "harness", say, {"SANDBOX": sandbox}, _npm_versions(installed))
+    return name
+
+
+def ensure_task(task: Task, harness_image: str, say: docker.Say) -> str:
+    """The image that a rollout of `task` runs in. A task whose start files a setup script makes needs none of its own;
+    one that is its Dockerfile is built, then gets the harness on top. InfraError."""
+    environment = task.root / "environment"
+    if task.setup is not None or not (environment / "Dockerfile").is_file():
+        return harness_image
+    key = _hash(harness_image, *(_entry(path, environment) for path in sorted(environment.rglob("*"))))
+    bare = (
+        f"openforge/task-{_slug(task.ref)}:{_hash(*(_entry(p, environment) for p in sorted(environment.rglob('*'))))}"
+    )
+    name = f"openforge/rollout-{_slug(task.ref)}:{key}"
+    if docker.image(name) is not None:
+        return name
+    if docker.image(bare) is None:
+        docker.build(bare, environment, kind="task", say=say)
+    with _context() as context:
+        lines = [f"FROM {harness_image} AS harness", f"FROM {bare}", "COPY --from=harness /opt /opt", "USER 1000:1000"]
+        (context / "Dockerfile").write_text("\n".join(lines) + "\n")
+        _build(name, context, "task", say, {}, ())
+    return name
+
+
+def list_images() -> list[Image]:
+    """Every image of ours, newest first."""
+    told = docker.docker(
+        *("images", "--filter", f"label={docker.OWNED}", "--format", "{{.Repository}}:{{.Tag}}"), step="listing images"
+    )
+    found = [(name, docker.image(name)) for name in told.split() if not name.endswith(":<none>")]
+    images = [_describe(name, image) for name, image in found if image is not None]
+    return sorted(images, key=lambda image: image.created, reverse=True)
+
+
+def _describe(name: str, image: dict[str, Any]) -> Image:
+    labels = image["Config"].get("Labels") or {}
+    return Image(name, labels.get(docker.OWNED, ""), image["Size"], image["Created"], labels.get(VERSIONS, ""))
+
+
+def remove_old(keep: Iterable[str], say: docker.Say) -> list[str]:
+    """Remove images of ours that are in no use and not in `keep`, of the kinds that are made anew in seconds."""
+    kept, gone = set(keep), []
+    for image in list_images():
+        if image.name not in kept and image.kind in ("sandbox", "harness", "task"):
+            try:
+                docker.docker("image", "rm", image.name, step=f"removing {image.name}")
+            except InfraError as error:
+                say(f"{image.name} stays: {error.summary.splitlines()[-1]}")
+                continue
+            gone.append(image.name)
+    return gone
+
+
+def _agent_files() -> list[Path]:
+    return [Path(pod_agent.__file__), Path(untrusted_client.__file__), *(_ROOT / name for name in _SOURCES)]
+
+
+def _build(
+    name: str, context: Path, kind: str, say: docker.Say, arguments: dict[str, str], versions: Iterable[str]
+) -> None:
+    """Build, ask the image what Debian packages it holds, and name it once its label says all versions."""
+    unlabelled = f"{name}-unlabelled"
+    docker.build(unlabelled, context, kind=kind, say=say, arguments=arguments)
+    asked = ["run", "--rm", "--network", "none", "--entrypoint", "dpkg-query", unlabelled, "-W"]
+    try:
+        told = docker.docker(*asked, "-f", "${Package}=${Version} ", step=f"asking {name} for its packages").split()
+    except InfraError:
+        told = []  # not a Debian
+    with tempfile.TemporaryDirectory(prefix="openforge-label-") as folder:
+        Path(folder, "Dockerfile").write_text(f"FROM {unlabelled}\n")
+        labels = {VERSIONS: " ".join([*versions, *told])}
+        docker.build(name, Path(folder), kind=kind, say=lambda text: None, labels=labels)
+    docker.docker("image", "rm", "--no-prune", unlabelled, step="naming the image")
+
+
+def _npm_versions(installed: Installed) -> list[str]:
+    versions = []
+    for folder in filter(None, (installed.root, installed.node and installed.node.parent.parent)):
+        lock = folder / "node_modules" / ".package-lock.json"
+        if lock.is_file():
+            packages = json.loads(lock.read_bytes())["packages"]
+            versions += [f"{path.rpartition('node_modules/')[2]}={told['version']}" for path, told in packages.items()]
+    return versions
+
+
+@contextmanager
+def _context() -> Iterator[Path]:
+    """An empty folder on the cache's file system, so that what is installed can be linked into it."""
+    place = cache_dir() / "contexts"
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="context-", dir=place) as folder:
+        yield Path(folder)
+
+
+def _link_tree(source: Path, target: Path) -> None:
+    """The folder again, its files as hard links where that is possible."""
+    try:
+        run_program(["cp", "-al", str(source), str(target)], step=f"gathering {source.name}")
+    except InfraError:
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(source, target, symlinks=True)
+
+
+def _program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def _id(name: str) -> str:
+    found = docker.image(name)
+    return str(found["Id"]) if found else ""
+
+
+def _hash(*parts: str | bytes) -> str:
+    digest = hashlib.blake2b(digest_size=6)
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()
+
+
+def _entry(path: Path, root: Path) -> bytes:
+    mode = path.lstat().st_mode
+    data = str(path.readlink()).encode() if stat.S_ISLNK(mode) else path.read_bytes() if path.is_file() else b""
+    return f"{path.relative_to(root)}\0{mode:o}\0".encode() + data
+
+
+def _slug(ref: str) -> str:
+    """A task's name as a part of an image's name."""
+    return "-".join("".join(c if c.isalnum() else " " for c in ref.lower()).split())[:80]

@@ -51,12 +51,20 @@ class Image:
     versions: str
 
 
+def sandbox_name() -> str:
+    """What the sandbox image is called, built or not. It is named by what is ours of it, not by the day's Debian."""
+    files = [*_agent_files(), _FOLDER / "Dockerfile"]
+    return f"openforge/sandbox:{_hash(*(f'{path.relative_to(_ROOT)} '.encode() + path.read_bytes() for path in files))}"
+
+
+def harness_name(manifest: HarnessManifest) -> str:
+    """What a harness's image is called, built or not."""
+    return f"openforge/harness-{manifest.name}:{_hash(sandbox_name(), manifest.content_hash())}"
+
+
 def ensure_sandbox(say: docker.Say) -> str:
     """What every sandbox stands on; its name."""
-    base = ensure_base(say)
-    files = {path.relative_to(_ROOT): path.read_bytes() for path in _agent_files()}
-    files[Path("Dockerfile")] = (_FOLDER / "Dockerfile").read_bytes()
-    name = f"openforge/sandbox:{_hash(base, _id(base), *(f'{path} '.encode() + data for path, data in files.items()))}"
+    base, name = ensure_base(say), sandbox_name()
     if docker.image(name) is not None:
         return name
     with _context() as context:
@@ -75,8 +83,7 @@ def ensure_sandbox(say: docker.Say) -> str:
 
 def ensure_harness(manifest: HarnessManifest, installed: Installed, say: docker.Say) -> str:
     """The image of one harness; its name. InfraError."""
-    sandbox = ensure_sandbox(say)
-    name = f"openforge/harness-{manifest.name}:{_hash(sandbox, manifest.content_hash())}"
+    sandbox, name = ensure_sandbox(say), harness_name(manifest)
     if docker.image(name) is not None:
         return name
     with _context() as context:
@@ -192,11 +199,6 @@ def _link_tree(source: Path, target: Path) -> None:
 def _program(path: Path, text: str) -> None:
     path.write_text(text)
     path.chmod(0o755)
-
-
-def _id(name: str) -> str:
-    found = docker.image(name)
-    return str(found["Id"]) if found else ""
 
 
 def _hash(*parts: str | bytes) -> str:

@@ -28,12 +28,15 @@ class Verb(NamedTuple):
 
 
 _LINE_BREAK = re.compile(r"(?<!\n)\n(?!\n)")  # within a paragraph: the terminal's width decides, not the source's
-_START, _RUN, _LOOK, _PARTS = "Start here", "Work", "Look", "Parts"
+_START, _CLUSTER, _RUN, _LOOK, _PARTS = "Start here", "Pods", "Work", "Look", "Parts"
 VERBS: dict[str, Verb] = {
     "doctor": Verb("doctor", _START, "Check this machine and say what to type next."),
     "init": Verb("init", _START, "Write an openforge.toml here."),
     "demo": Verb("demo", _START, "Real harnesses, a small policy, every token: from nothing to a table."),
     "learn": Verb("learn", _START, "A small policy learns inside a real harness: the curve, before and after."),
+    "up": Verb("cluster", _CLUSTER, "Bring a kind cluster up, for rollouts in pods."),
+    "down": Verb("cluster", _CLUSTER, "Remove it with all that runs in it."),
+    "images": Verb("images", _CLUSTER, "List, build and remove the images of sandboxes."),
     "run": Verb("run", _RUN, "Run tasks with harnesses against the policy."),
     "eval": Verb("eval", _RUN, "Evaluate checkpoints: success, pass@k and pass^k with intervals."),
     "train": Verb("train", _RUN, "Train the policy inside the real harnesses, with veRL."),

@@ -1,0 +1,88 @@
+"""`openforge up` and `down`: a cluster on this machine for rollouts in pods."""
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from openforge_tui.cli import output, settings
+
+if TYPE_CHECKING:
+    from openforge.config import Config
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(up)
+    app.command()(down)
+
+
+def up(
+    retain: Annotated[bool, typer.Option("--retain", help="Keep a node that did not come up, for its logs.")] = False,
+) -> None:
+    """Bring a kind cluster up, with the images of the run's harnesses, and prove that pods are walled in.
+
+    Idempotent: what is there stays. Then: openforge run --target kind.
+    """
+    from cluster import images, kind
+    from cluster.install import install
+    from cluster.kube import Kube
+    from cluster.walls import prove_walls
+    from openforge.harness import harness_roots, load_harness
+
+    config = _config()
+    target, began = config.target, time.monotonic()
+    cluster = kind.up(target.cluster, output.say, node_image=target.node_image, retain=retain)
+    wanted = [images.ensure_sandbox(output.say)]
+    for name in config.run.harnesses:
+        harness = load_harness(name, harness_roots(settings.current().project))
+        wanted.append(images.ensure_harness(harness, install(harness, output.say), output.say))
+    loaded = kind.load(cluster, wanted, output.say)
+
+    async def prove() -> float:
+        kube = await Kube.connect(cluster.kubeconfig, cluster.context, target.namespace)
+        try:
+            return (await prove_walls(kube, wanted[0])).open_s
+        finally:
+            await kube.close()
+
+    open_s = output.run_async(prove())
+    output.emit_object(
+        {
+            "cluster": cluster.name,
+            "state": cluster.state,
+            "node_image": cluster.node_image,
+            "kubeconfig": str(cluster.kubeconfig),
+            "images": len(wanted),
+            "loaded": len(loaded),
+            "walls": f"hold (a new pod was open for {open_s:g} s; its harness starts after that)",
+            "seconds": round(time.monotonic() - began, 1),
+        }
+    )
+    output.say("next: openforge run --target kind")
+
+
+def down() -> None:
+    """Remove the kind cluster with all that runs in it. Runs, images and policies stay."""
+    from cluster import kind
+
+    name = _config().target.cluster
+    if kind.down(name, output.say):
+        output.say(f"cluster {name} is gone")
+    else:
+        output.say(f"there is no cluster {name}")
+
+
+def _config() -> "Config":
+    """The configuration of the chosen target, or of `kind` when none was chosen. UsageError for a remote cluster."""
+    from openforge.errors import UsageError
+
+    config = settings.current().load().config
+    if config.target.kind == "local":
+        settings.change(target="kind")
+        config = settings.current().load().config
+    if config.target.kind != "kind":
+        raise UsageError(
+            f"target {config.target.name!r} is a cluster that openforge does not make",
+            hint="openforge up --target kind",
+        )
+    return config

@@ -1,0 +1,73 @@
+"""`openforge images`: what was built for pods, and what can go."""
+
+from datetime import UTC, datetime
+
+import typer
+
+from openforge_tui.cli import output, settings
+
+images_app = typer.Typer(no_args_is_help=True, help="List, build and remove the images of sandboxes.")
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(images_app, name="images")
+
+
+@images_app.command("ls")
+def list_images() -> None:
+    """List images, newest first: what for, how big, how old, which pinned versions."""
+    from cluster import docker, images
+
+    docker.require()
+    rows = [
+        {
+            "image": image.name,
+            "kind": image.kind,
+            "size_mb": round(image.size_bytes / 1e6),
+            "age": _age(image.created),
+            "packages": len(image.versions.split()),
+            "versions": image.versions,
+        }
+        for image in images.list_images()
+    ]
+    output.emit(rows, ["image", "kind", "size_mb", "age", "packages"])
+
+
+@images_app.command()
+def build() -> None:
+    """Build the images of the run's harnesses; those that are there stay."""
+    from cluster import docker, images
+    from cluster.install import install
+    from openforge.harness import harness_roots, load_harness
+
+    docker.require()
+    rows = []
+    for name in settings.current().load().config.run.harnesses:
+        harness = load_harness(name, harness_roots(settings.current().project))
+        rows.append(
+            {"harness": name, "image": images.ensure_harness(harness, install(harness, output.say), output.say)}
+        )
+    output.emit(rows, ["harness", "image"])
+
+
+@images_app.command()
+def prune() -> None:
+    """Remove images that no harness of this version uses any more; the base and the node image stay."""
+    from cluster import docker, images
+    from openforge.harness import harness_roots, list_harnesses, load_harness
+
+    docker.require()
+    roots = harness_roots(settings.current().project)
+    harnesses = [load_harness(name, roots) for name in list_harnesses(roots)]
+    keep = [images.sandbox_name(), *(images.harness_name(harness) for harness in harnesses)]
+    gone = images.remove_old(keep, output.say)
+    output.emit([{"image": name} for name in gone], ["image"])
+    output.say(f"{len(gone)} images removed")
+
+
+def _age(created: str) -> str:
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds()
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

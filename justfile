@@ -14,6 +14,19 @@ demo *args:
 learn *args:
     @openforge learn "$@"
 
+# Rollouts in pods, from nothing: Docker, a kind cluster, images, a run, a table
+kind *args:
+    @openforge up
+    @openforge run --target kind "$@"
+
+# Remove the cluster and all that runs in it
+kind-down:
+    @openforge down
+
+# Build the node image from packages (only where no registry has kind's own; about 12 minutes the first time)
+node-image:
+    @python -m cluster.node_image.build
+
 # What this machine has and what it lacks
 doctor *args:
     @openforge doctor "$@"

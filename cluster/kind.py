@@ -234,8 +234,10 @@ def _delete(name: str, say: docker.Say) -> None:
 
 
 def _tell(line: str, say: docker.Say) -> None:
-    if words := line.strip(" \t•✓⣿"):
-        say(f"kind: {words}")
+    """kind's steps as they begin, without their ornaments, and what it complains of."""
+    words = "".join(c for c in line if c.isascii()).strip()
+    if (words.endswith("...") and not words.startswith("Could not")) or words.startswith(("ERROR", "WARNING")):
+        say(f"kind: {words.removesuffix('...').strip()}")
 
 
 def _kind() -> list[str]:

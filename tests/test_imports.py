@@ -7,7 +7,19 @@ from pathlib import Path
 from openforge_tui.cli.app import VERBS
 
 ROOT = Path(__file__).resolve().parent.parent
-HEAVY = ("textual", "duckdb", "pyarrow", "torch", "mitmproxy", "transformers", "vllm", "verl", "aiohttp", "renderers")
+HEAVY = (
+    "textual",
+    "kubernetes",
+    "duckdb",
+    "pyarrow",
+    "torch",
+    "mitmproxy",
+    "transformers",
+    "vllm",
+    "verl",
+    "aiohttp",
+    "renderers",
+)
 TRAIN_SET = ("torch", "vllm", "verl", "transformers", "ray", "tensordict", "triton")
 
 _LOADED = """

@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -76,8 +77,9 @@ def ensure_node_image(say: docker.Say) -> str:
         docker.build(
             proxy, context, kind="node", say=say, dockerfile=context / "proxy.Dockerfile", arguments={"BASE": base}
         )
-        _save_control_plane(programs, context, proxy, say)
+        parts = _save_control_plane(programs, context, proxy, say)
         docker.build(name, context, kind="node", say=say, arguments={"BASE": base})
+        docker.docker("image", "rm", *parts, step="removing what is inside the node image now")
     return name
 
 
@@ -105,8 +107,8 @@ def ensure_programs(say: docker.Say) -> Path:
     return place
 
 
-def _save_control_plane(programs: Path, context: Path, proxy: str, say: docker.Say) -> None:
-    """The archive of images that kubeadm expects, each but kube-proxy of one static program."""
+def _save_control_plane(programs: Path, context: Path, proxy: str, say: docker.Say) -> list[str]:
+    """The archive of images that kubeadm expects, each but kube-proxy of one static program; their names."""
     images = {
         f"{_REGISTRY}/{name}:{KUBERNETES}": (name, f"/usr/local/bin/{name}")
         for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
@@ -119,10 +121,10 @@ def _save_control_plane(programs: Path, context: Path, proxy: str, say: docker.S
     for name, (program, place) in images.items():
         say(f"docker import {program} as {name}")
         _import(programs / program, place, name)
-    say(f"docker save {len(images) + 1} images")
-    docker.docker(
-        "save", "--output", str(context / "images.tar"), proxy, *images, step="packing the images", timeout_s=600
-    )
+    names = [proxy, *images]
+    say(f"docker save {len(names)} images")
+    docker.docker("save", "--output", str(context / "images.tar"), *names, step="packing the images", timeout_s=600)
+    return names
 
 
 def _import(program: Path, place: str, name: str) -> None:
@@ -156,3 +158,7 @@ def _hash(paths: list[Path]) -> str:
             mode = os.access(path, os.X_OK)
             digest.update(f"{path.relative_to(_HERE)}\0{mode}\0".encode() + path.read_bytes())
     return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    print(ensure_node_image(lambda text: print(text, file=sys.stderr)))

@@ -12,7 +12,7 @@ from model_server import ModelServer
 from cluster.attempt import RolloutSpec
 from cluster.launch import Engine, orchestrate
 from cluster.orchestrator import Orchestrator
-from openforge.config.models import Config, Run, Sandbox
+from openforge.config.models import Config, Run, Sandbox, Target
 from openforge.harness import HarnessManifest, load_harness
 from openforge.journal.reader import read_records
 from openforge.task import Task, read_task
@@ -29,7 +29,8 @@ CHECK = '[ "$(cat answer.txt)" = 42 ] && r=1 || r=0; echo $r > "$REWARD_FILE"\n'
 class Desk:
     """`store` is the run's store; the last run's folder is `run_dir`."""
 
-    def __init__(self, root: Path, model: ModelServer) -> None:
+    def __init__(self, root: Path, model: ModelServer, target: Target | None = None) -> None:
+        self.target = target or Target()
         self.root, self.model, self.store = root, model, root / "store"
         self.died = asyncio.Event()
 
@@ -62,7 +63,10 @@ class Desk:
         sandbox = Sandbox(**run.pop("sandbox", {}))
         policy = {"engine": "openai", "model": "m", "base_url": self.model.url}
         return Config(
-            run=Run(mode="record", **{"retries": 0, "time_limit_s": 20.0, **run}), sandbox=sandbox, policy=policy
+            run=Run(mode="record", **{"retries": 0, "time_limit_s": 20.0, **run}),
+            sandbox=sandbox,
+            policy=policy,
+            target=self.target,
         )
 
     @asynccontextmanager

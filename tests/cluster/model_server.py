@@ -9,7 +9,8 @@ from aiohttp import web
 
 
 class ModelServer:
-    """`commands(session, n)`: a rollout's n-th command, None = done; `broken_for`: HTTP 500; `hang`: no answer."""
+    """`commands(session, n)`: a rollout's n-th command, None = done; `broken_for`: HTTP 500; `hang`: no answer.
+    `said`: what the commands of the last rollout printed."""
 
     def __init__(self) -> None:
         self.commands: Callable[[str, int], str | None] = lambda session, n: None
@@ -17,6 +18,7 @@ class ModelServer:
         self.hang = False
         self.calls: dict[str, int] = defaultdict(int)
         self.called = asyncio.Event()
+        self.said: list[str] = []
 
     async def start(self) -> None:
         app = web.Application()
@@ -38,7 +40,8 @@ class ModelServer:
             await asyncio.Event().wait()
         if self.broken_for and self.broken_for in session:
             return web.json_response({"error": {"message": "broken"}}, status=500)
-        done = sum(message["role"] == "tool" for message in body["messages"])
+        self.said = [message["content"] for message in body["messages"] if message["role"] == "tool"]
+        done = len(self.said)
         command = self.commands(session, done)
         message: dict[str, object] = {"role": "assistant", "content": None if command else "Done."}
         if command:

@@ -10,6 +10,7 @@ import contextlib
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -51,6 +52,7 @@ class Kube:
         self.namespace = namespace
         self._api, self._core = api, client.CoreV1Api(api)
         self._network = client.NetworkingV1Api(api)
+        self._leases = client.CoordinationV1Api(api)
         self._sockets: Any = WsApiClient(api.configuration, heartbeat=20)  # type: ignore[no-untyped-call]
         self._exec: Any = client.CoreV1Api(self._sockets)
 
@@ -107,6 +109,31 @@ class Kube:
     async def delete_policy(self, name: str) -> None:
         call = self._network.delete_namespaced_network_policy_without_preload_content
         await self._unless(404, call, name, self.namespace)
+
+    async def hold_lease(self, name: str, labels: Mapping[str, str], seconds: int) -> None:
+        """Say that whoever made pods with this owner's label lives, for `seconds` from now."""
+        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        spec = {"holderIdentity": name, "leaseDurationSeconds": seconds, "renewTime": now}
+        body = {"metadata": {"name": name, "labels": dict(labels)}, "spec": spec}
+        replace = self._leases.replace_namespaced_lease_without_preload_content
+        if await self._unless(404, replace, name, self.namespace, body) is None:
+            await self._call(self._leases.create_namespaced_lease_without_preload_content, self.namespace, body)
+
+    async def drop_lease(self, name: str) -> None:
+        await self._unless(404, self._leases.delete_namespaced_lease_without_preload_content, name, self.namespace)
+
+    async def live_leases(self) -> set[str]:
+        """The names of the leases that have not run out."""
+        listed = orjson.loads(
+            await self._call(self._leases.list_namespaced_lease_without_preload_content, self.namespace)
+        )
+        live = set()
+        for lease in listed["items"]:
+            spec = lease["spec"]
+            age_s = (datetime.now(UTC) - datetime.fromisoformat(spec["renewTime"])).total_seconds()
+            if age_s < spec["leaseDurationSeconds"]:
+                live.add(lease["metadata"]["name"])
+        return live
 
     async def service_address(self) -> tuple[str, int]:
         """Where pods find the API server: what an unwalled pod can always reach."""

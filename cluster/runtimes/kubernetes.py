@@ -34,6 +34,7 @@ from openforge.harness import Launch
 _STD = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _START_S, _GATE_S, _SLACK_S, _AWAY_S = 300.0, 30.0, 120.0, 120.0
 _UNTRUSTED_S = 30.0
+_LEASE_S = 60
 _LOG_CAP = 4 << 20
 _UNSTARTABLE = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"}
 _BROKEN = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"}
@@ -64,6 +65,7 @@ class KubernetesRuntime:
         self._connect, self._run_id, self._config = connect, run_id, config
         self._place, self._image_of = place, image_of
         self._owner = secrets.token_hex(4)
+        self._lease = f"owner-{self._owner}"
         self._forbidden: list[tuple[str, int]] = []
         self._ports = (0, 0)
         self._ending: set[asyncio.Task[None]] = set()
@@ -88,19 +90,38 @@ class KubernetesRuntime:
         await self.kube.ensure_namespace({"pod-security.kubernetes.io/enforce": "restricted"})
         await self.kube.apply_policy("rollouts", pod_spec.wall("", None), {})
         self._forbidden = [await self.kube.service_address()]
-        self.watch = PodWatch(self.kube, f"{pod_spec.RUN}={self._run_id}")
+        await self.kube.hold_lease(self._lease, {pod_spec.RUN: self._run_id}, _LEASE_S)
+        self._living = asyncio.create_task(self._live())
+        await self._reap()
+        self.watch = PodWatch(self.kube, f"{pod_spec.OWNER}={self._owner}")
         await self.watch.start()
-        for name in list(self.watch.pods):  # of an orchestrator that was killed: its attempts are void
-            await self.kube.delete_pod(name)
 
     async def close(self) -> None:
         if not hasattr(self, "watch"):
             return
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        self._living.cancel()
+        await asyncio.gather(self._living, *self._ending, return_exceptions=True)
         with suppress(KubeError):
             await self.kube.delete_policy(f"run-{self._run_id}")
+            await self.kube.drop_lease(self._lease)
         await self.watch.close()
         await self.kube.close()
+
+    async def _live(self) -> None:
+        """Hold the lease for as long as this process lives: its pods are others' to remove once it has run out."""
+        while True:
+            await asyncio.sleep(_LEASE_S / 3)
+            with suppress(KubeError):  # the API server is away, and so is who would remove something
+                await self.kube.hold_lease(self._lease, {pod_spec.RUN: self._run_id}, _LEASE_S)
+
+    async def _reap(self) -> None:
+        """Remove the pods of orchestrators that were killed, and of earlier ones of this run: their attempts are void.
+        Nothing is removed unless both lists came."""
+        listed, live = await self.kube.list_pods(f"{pod_spec.ROLE}=rollout"), await self.kube.live_leases()
+        for pod in listed["items"]:
+            labels = pod["metadata"]["labels"]
+            if labels[pod_spec.RUN] == self._run_id or f"owner-{labels[pod_spec.OWNER]}" not in live:
+                await self.kube.delete_pod(pod["metadata"]["name"], pod["metadata"]["uid"])
 
     async def reach(self, proxy_port: int, site_port: int) -> None:
         self._ports = (proxy_port, site_port)

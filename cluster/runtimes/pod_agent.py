@@ -171,7 +171,7 @@ class Agent:
                 os.close(read)
             if command.dropped:
                 command.output += b"\n[output cut here]\n"
-            over = command.over or ("memory" if oom_kills() > kills and status else "")
+            over = command.over or ("memory" if oom_kills() > kills else "")
             command.status = how(status, over, time.monotonic() - command.started_s, cpu_s)
             command.status["files"] = {path: read_file(path) for path in plan.get("read", ())}
             command.tell()

@@ -69,7 +69,8 @@ async def test_links_out_of_the_work_are_taken_out_before_the_verifier_looks(pod
 
 
 async def test_nothing_the_agent_started_lives_while_its_work_is_judged(pods: Desk) -> None:
-    later = "(trap '' HUP TERM; while :; do sleep 0.1; echo 42 > /app/answer.txt; done) >/dev/null 2>&1 </dev/null & disown; echo started"
+    again = "while :; do sleep 0.1; echo 42 > /app/answer.txt; done"
+    later = f"(trap '' HUP TERM; {again}) >/dev/null 2>&1 </dev/null & disown; echo started"
     test = 'rm -f answer.txt; sleep 1; [ -e answer.txt ] && echo 1 > "$REWARD_FILE" || echo 0 > "$REWARD_FILE"\n'
     [rollout] = await run(pods, [later], task=pods.task(test))
     assert (rollout.state, rollout.result.grade.reward) == ("done", 0.0)

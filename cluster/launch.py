@@ -150,10 +150,11 @@ def recorder_settings(
     }
 
 
-def _runtime(config: Config, run_id: RunId, say: Say) -> tuple[Runtime, str]:
+def make_runtime(config: Config, run_id: RunId, say: Say, keep_start_files: int = 64) -> tuple[Runtime, str]:
     """Where rollouts run, and at which address of this machine they look for the recorder."""
+    _check_place(config)
     if config.target.kind == "local":
-        return ProcessRuntime(config.sandbox.isolation), "127.0.0.1"
+        return ProcessRuntime(config.sandbox.isolation, keep_start_files), "127.0.0.1"
     from cluster.kind_place import kind_runtime  # with the Kubernetes client, which takes half a second to import
 
     return kind_runtime(config, run_id, say)
@@ -179,7 +180,7 @@ async def orchestrate(
     name = run_id or new_run_id()
     run_dir = store_root / "runs" / name
     settings = recorder_settings(config, name, run_dir, engine, model_dir)
-    runtime, host = _runtime(config, name, say)
+    runtime, host = make_runtime(config, name, say)
     settings["host"] = host
     if runtime.enforced.isolation == "advisory":
         say(f"sandbox: no isolation, rollouts can read your files and reach the network ({runtime.enforced.why})")

@@ -4,16 +4,15 @@ The oracle scores 1, doing nothing scores 0, every near miss scores 0, and the s
 """
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.grading import grade
-from cluster.runtimes.base import Runner
-from cluster.runtimes.process import ProcessRuntime
-from cluster.workspace import limits, make_workspace, run_script
+from cluster.grading import base_env
+from cluster.install import install
+from cluster.runtimes.base import Order, Runtime
 from openforge.config.models import Sandbox
+from openforge.harness import Launch, load_harness
 from openforge.task import Task
 
 
@@ -33,7 +32,9 @@ class Check:
         return self.got == self.expected
 
 
-async def validate_task(runtime: Runner, task: Task, sandbox: Sandbox, seeds: Sequence[int], logs: Path) -> list[Check]:
+async def validate_task(
+    runtime: Runtime, task: Task, sandbox: Sandbox, seeds: Sequence[int], logs: Path
+) -> list[Check]:
     """Every check of one task for each seed."""
     checks: list[Check] = []
     plans: list[tuple[str, Path | None, float]] = [("nothing", None, 0.0), ("oracle", task.solution, 1.0)]
@@ -41,19 +42,17 @@ async def validate_task(runtime: Runner, task: Task, sandbox: Sandbox, seeds: Se
     for seed in seeds:
         prints = set()
         for name, script, expected in plans:
-            log = logs / f"{task.name}.{name}.{seed}.log"
-            workspace = await make_workspace(runtime, task, seed, sandbox, log)
-            try:
-                prints.add(fingerprint(workspace.orig))
+            order = _order(task, seed, name, sandbox, logs)
+            async with runtime.sandbox(order) as place:
+                prints.add(await place.fingerprint())
                 problem = ""
                 if script is not None:
-                    bounds = limits(sandbox, task.agent_timeout_s or 300.0)
-                    ended = await run_script(runtime, script, workspace.folder, {}, bounds, log)
+                    layout = place.layout
+                    launch = _launch(script, layout.home)
+                    env = base_env(layout.path, layout.home, layout.temp)
+                    ended = await place.run(launch, env, _no_certificates(logs))
                     problem = "" if ended.code == 0 or expected == 0.0 else f"the script: {ended.detail or ended.code}"
-                bounds = limits(sandbox, task.verifier_timeout_s)
-                judged = await grade(runtime, task, workspace.work, workspace.orig, log, bounds)
-            finally:
-                workspace.remove()
+                judged = await place.grade()
             if judged.reward is not None and judged.reward != expected and not problem:
                 problem = f"{name} scored {judged.reward:g}, must score {expected:g}"
             checks.append(Check(task.ref, name, seed, expected, judged.reward, problem or judged.problem))
@@ -64,20 +63,35 @@ async def validate_task(runtime: Runner, task: Task, sandbox: Sandbox, seeds: Se
     return checks
 
 
-def fingerprint(folder: Path) -> str:
-    """One hash over every path, mode, link and byte."""
-    digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(folder.rglob("*")):
-        mode = path.lstat().st_mode
-        digest.update(f"{path.relative_to(folder)}\0{mode:o}\0".encode(errors="surrogateescape"))
-        if path.is_symlink():
-            digest.update(str(path.readlink()).encode(errors="surrogateescape"))
-        elif path.is_file():
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
+def _order(task: Task, seed: int, name: str, sandbox: Sandbox, logs: Path) -> Order:
+    harness = load_harness("react")  # it does not run: the script does
+    return Order(
+        rollout_id=f"validate.{task.name}.{name}.{seed}",
+        attempt=0,
+        task=task,
+        seed=seed,
+        harness=harness,
+        installed=install(harness),
+        settings=sandbox,
+        wall_s=task.agent_timeout_s or 300.0,
+        log=logs / f"{task.name}.{name}.{seed}.log",
+    )
+
+
+def _launch(script: Path, home: str) -> Launch:
+    """A script of the task as if it were a harness, with the folder that it stands in."""
+    files = {f".solution/{path.name}": path.read_text() for path in script.parent.iterdir() if path.is_file()}
+    return Launch(argv=("bash", f"{home}/.solution/{script.name}"), env={}, files=files)
+
+
+def _no_certificates(logs: Path) -> Path:
+    path = logs / "no-certificates"
+    path.touch()
+    return path
 
 
 async def validate_tasks(
+    runtime: Runtime,
     tasks: Sequence[Task],
     sandbox: Sandbox,
     seeds: Sequence[int],
@@ -85,8 +99,7 @@ async def validate_tasks(
     jobs: int,
     on_done: Callable[[Task], None] = lambda task: None,
 ) -> list[Check]:
-    """Every task, `jobs` at once, in this order."""
-    runtime = ProcessRuntime(sandbox.isolation)
+    """Every task, `jobs` at once, in this order. The runtime must not keep start files for a second sandbox."""
     await runtime.start()
     free = asyncio.Semaphore(jobs)
 

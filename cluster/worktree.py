@@ -5,6 +5,7 @@ ever; what is too deep or closed cannot be judged. What is removed is returned, 
 not judged here.
 """
 
+import hashlib
 import os
 import stat
 from collections import deque
@@ -111,3 +112,16 @@ def _remove(path: str, root: Path, removed: list[str]) -> None:
     except OSError:  # a folder, or in one that is closed to writing
         remove_tree(Path(path))
     removed.append(os.fsencode(os.path.relpath(path, root)).decode(errors="replace"))
+
+
+def fingerprint(folder: Path) -> str:
+    """One hash over every path, mode, link and byte."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(folder.rglob("*")):
+        mode = path.lstat().st_mode
+        digest.update(f"{path.relative_to(folder)}\0{mode:o}\0".encode(errors="surrogateescape"))
+        if path.is_symlink():
+            digest.update(str(path.readlink()).encode(errors="surrogateescape"))
+        elif path.is_file():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -4,6 +4,7 @@ Contract tests start real programs; those are kept on this machine by their own 
 runs inside the test process.
 """
 
+import fcntl
 import json
 import os
 import socket
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from cluster import docker, kind
 from openforge import cache
 from trainer.starter.base import qwen3_tokenizer
 
@@ -62,6 +64,22 @@ def _no_settings_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     """A developer's own OPENFORGE_… variables (but the cache) must not decide whether a test passes."""
     for name in [n for n in os.environ if n.startswith("OPENFORGE_") and n != "OPENFORGE_CACHE"]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def kind_cluster() -> kind.Cluster:
+    """A real kind cluster. It stays up for the next session; .ci/run removes it when all tests have ended."""
+    if problem := docker.problem():
+        pytest.skip(f"no containers here: {problem}")
+    return kind.up("openforge-test", print)
+
+
+@pytest.fixture
+def cluster(kind_cluster: kind.Cluster, cache_dir: Path) -> Iterator[kind.Cluster]:
+    """The cluster for one test alone: some take parts of it away."""
+    with (cache_dir / "kind" / "tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield kind_cluster
 
 
 @pytest.fixture(scope="session")

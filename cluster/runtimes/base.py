@@ -139,6 +139,10 @@ class Sandbox(Protocol):
         comes. InfraError when the start files are unfit."""
         ...
 
+    async def fingerprint(self) -> str:
+        """One hash over the untouched start files."""
+        ...
+
     async def grade(self) -> Grade:
         """Run the task's verifier on what was left behind."""
         ...

@@ -67,7 +67,7 @@ class KubernetesRuntime:
         self._owner = secrets.token_hex(4)
         self._lease = f"owner-{self._owner}"
         self._forbidden: list[tuple[str, int]] = []
-        self._ports = (0, 0)
+        self.ports = (0, 0)
         self._ending: set[asyncio.Task[None]] = set()
         self.kube: Kube
         self.watch: PodWatch
@@ -124,12 +124,12 @@ class KubernetesRuntime:
                 await self.kube.delete_pod(pod["metadata"]["name"], pod["metadata"]["uid"])
 
     async def reach(self, proxy_port: int, site_port: int) -> None:
-        self._ports = (proxy_port, site_port)
-        wall = pod_spec.wall(self._run_id, (self._place.recorder_host, self._ports))
+        self.ports = (proxy_port, site_port)
+        wall = pod_spec.wall(self._run_id, (self._place.recorder_host, self.ports))
         await self.kube.apply_policy(f"run-{self._run_id}", wall, {pod_spec.RUN: self._run_id})
 
     def layout(self, order: Order) -> Layout:
-        host, (proxy, site) = self._place.recorder_host, self._ports
+        host, (proxy, site) = self._place.recorder_host, self.ports
         return Layout(
             work="/app",
             home="/home/agent",
@@ -168,7 +168,8 @@ class KubernetesRuntime:
             await self.kube.create_pod(pod)
             uid = await self._running(name, image)
             sandbox = PodSandbox(self, order, name, uid, self.layout(order))
-            await sandbox.prepare(self._forbidden, [(self._place.recorder_host, port) for port in self._ports])
+            needed = [(self._place.recorder_host, port) for port in self.ports if port]  # none when tasks are validated
+            await sandbox.prepare(self._forbidden, needed)
             yield sandbox
         finally:
             ending = asyncio.create_task(self._end(name))
@@ -257,6 +258,9 @@ class PodSandbox:
                 raise
             return Exit(cast(Reason, str(error.error_class)), None, error.summary, time.monotonic() - began)
         return _exit(status, order.wall_s)
+
+    async def fingerprint(self) -> str:
+        return (await self._word(KEEPER, "fingerprint", self.layout.orig)).strip()
 
     async def grade(self) -> Grade:
         began = time.monotonic()

@@ -447,6 +447,10 @@ def main() -> None:
         sys.exit(code)
     elif word == "set-up":
         set_up(given[0], given[1], given[2], json.loads(given[3]))
+    elif word == "fingerprint":
+        from cluster.worktree import fingerprint
+
+        print(fingerprint(Path(given[0])))
     elif word == "verify":
         verify(*given)
     else:

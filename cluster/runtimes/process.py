@@ -45,7 +45,7 @@ class ProcessRuntime:
 
     name = "process"
 
-    def __init__(self, isolation: Literal["auto", "require", "off"] = "auto") -> None:
+    def __init__(self, isolation: Literal["auto", "require", "off"] = "auto", keep_start_files: int = 64) -> None:
         problem = 'switched off by [sandbox] isolation = "off"' if isolation == "off" else bwrap.probe()
         if problem and isolation == "require":
             raise InfraError(
@@ -61,7 +61,7 @@ class ProcessRuntime:
         (self._base / ".new").rename(self._base / ".lock")  # nobody may see a lock that is not held yet
         bwrap.write_etc(self._base / "etc")
         self._ports = Ports()
-        self._start_files = StartFiles(self)
+        self._start_files = StartFiles(self, keep_start_files)
 
     async def start(self) -> None:
         raise_open_files()

@@ -1,5 +1,6 @@
 """A rollout's sandbox on this machine: folders that the host fills, a command in them, a second sandbox that judges."""
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from cluster.beneath import write_beneath
 from cluster.grading import grade
 from cluster.runtimes.base import Exit, Grade, Mount, Order, Runner, Spec
 from cluster.workspace import StartFiles, Workspace, limits, place_skills
+from cluster.worktree import fingerprint
 from openforge.errors import InfraError
 from openforge.harness import Launch
 
@@ -37,6 +39,9 @@ class ProcessSandbox:
         mounts = (*tools, Mount(certificates, self.layout.ca))
         bounds = limits(order.settings, order.wall_s)
         return await self._runner.run(Spec(launch.argv, env, folder, bounds, mounts, network=True, log=order.log))
+
+    async def fingerprint(self) -> str:
+        return await asyncio.to_thread(fingerprint, self._workspace.orig)
 
     async def grade(self) -> Grade:
         order, workspace = self._order, self._workspace

@@ -67,16 +67,21 @@ def validate(
     import tempfile
     from pathlib import Path
 
+    from cluster.launch import make_runtime
     from cluster.validate import validate_tasks
     from openforge.errors import CheckError
+    from openforge.ids import new_run_id
     from openforge.task import load_tasks
     from openforge_tui.cli.progress import progress
 
     config = settings.current().load().config
     tasks = load_tasks(refs or config.run.tasks)
     logs = Path(tempfile.mkdtemp(prefix="openforge-validate-"))
+    runtime, _ = make_runtime(config, new_run_id(), output.say, keep_start_files=0)
     with progress("tasks", len(tasks)) as shown:
-        work = validate_tasks(tasks, config.sandbox, range(seeds), logs, jobs, lambda task: shown.step(task.ref))
+        work = validate_tasks(
+            runtime, tasks, config.sandbox, range(seeds), logs, jobs, lambda task: shown.step(task.ref)
+        )
         checks = output.run_async(work)
     if all(check.ok for check in checks):
         shutil.rmtree(logs)

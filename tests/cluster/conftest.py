@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster import docker, kind
+from cluster import kind
 from cluster.kube import Kube
 from cluster.runtimes import bwrap
 from cluster.runtimes.process import ProcessRuntime
@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from desk import Desk
 from model_server import ModelServer
 
-CLUSTER, NAMESPACE = "openforge-test", "rollouts"
+NAMESPACE = "rollouts"
 
 
 @pytest.fixture(scope="session")
@@ -35,14 +35,6 @@ async def runtime(isolated: None) -> AsyncIterator[ProcessRuntime]:
     await made.close()
 
 
-@pytest.fixture(scope="session")
-def cluster() -> kind.Cluster:
-    """A real kind cluster. It stays up, for the next test file and the next session; .ci/run removes it."""
-    if problem := docker.problem():
-        pytest.skip(f"no containers here: {problem}")
-    return kind.up(CLUSTER, print)
-
-
 @pytest.fixture
 async def kube(cluster: kind.Cluster) -> AsyncIterator[Kube]:
     made = await Kube.connect(cluster.kubeconfig, cluster.context, NAMESPACE)
@@ -53,7 +45,7 @@ async def kube(cluster: kind.Cluster) -> AsyncIterator[Kube]:
 @pytest.fixture
 def pods(tmp_path: Path, model: ModelServer, cluster: kind.Cluster) -> Desk:
     """As `desk`, with rollouts in pods."""
-    return Desk(tmp_path, model, Target(name="kind", kind="kind", cluster=CLUSTER, namespace=NAMESPACE))
+    return Desk(tmp_path, model, Target(name="kind", kind="kind", cluster=cluster.name, namespace=NAMESPACE))
 
 
 @pytest.fixture

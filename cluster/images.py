@@ -19,7 +19,6 @@ from typing import Any
 from cluster import docker
 from cluster.base_image import ensure_base
 from cluster.install import Installed
-from cluster.runtimes import pod_agent, untrusted_client
 from openforge.cache import cache_dir
 from openforge.errors import InfraError
 from openforge.harness import HarnessManifest
@@ -35,6 +34,7 @@ ENTRY = ("/opt/openforge/lib/loader", "--library-path", "/opt/openforge/lib", "/
 _FOLDER = Path(__file__).parent / "sandbox_image"
 _ROOT = Path(__file__).resolve().parent.parent
 _SOURCES = (
+    *("cluster/runtimes/pod_agent.py", "cluster/runtimes/pod_words.py", "cluster/runtimes/untrusted_client.py"),
     *("cluster/worktree.py", "cluster/beneath.py", "cluster/runtimes/folders.py", "openforge/program.py"),
     *("openforge/errors.py", "openforge/__init__.py", "cluster/__init__.py", "cluster/runtimes/__init__.py"),
 )
@@ -75,7 +75,7 @@ def ensure_sandbox(say: docker.Say) -> str:
             shutil.copyfile(path, target)
         python = " ".join(ENTRY)
         _program(context / "python3", f'#!/bin/sh\nexec {python} "$@"\n')
-        agent = f"/opt/openforge/agent/{Path(pod_agent.__file__).relative_to(_ROOT)}"
+        agent = "/opt/openforge/agent/cluster/runtimes/pod_words.py"
         _program(context / "untrusted", f'#!/bin/sh\nexec {python} -I {agent} ask-untrusted "$@"\n')
         _build(name, context, "sandbox", say, {"BASE": base}, ())
     return name
@@ -147,7 +147,7 @@ def remove_old(keep: Iterable[str], say: docker.Say) -> list[str]:
 
 
 def _agent_files() -> list[Path]:
-    return [Path(pod_agent.__file__), Path(untrusted_client.__file__), *(_ROOT / name for name in _SOURCES)]
+    return [_ROOT / name for name in _SOURCES]
 
 
 def _build(

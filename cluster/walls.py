@@ -39,13 +39,13 @@ async def prove_walls(kube: Kube, image: str) -> Proof:
     try:
         for name, role in pods.items():
             await kube.create_pod(_pod(name, image, {pod_spec.RUN: probe, pod_spec.ROLE: role}))
-        answers = await asyncio.gather(*(_ask(kube, watch, name, host, port) for name in pods))
+        asking = (_ask(kube, watch, name, role, (host, port)) for name, role in pods.items())
+        walled, unwalled = await asyncio.gather(*asking)
     finally:
         for name in pods:
             await kube.delete_pod(name)
         await watch.close()
-    walled, unwalled = answers
-    if not unwalled["open"]:
+    if unwalled["closed"]:
         raise InfraError(
             f"no pod reaches the API server at {host}:{port}, walled or not: nothing is proven by that",
             hint="is the cluster's network up? openforge down, then openforge up, makes it anew",
@@ -74,11 +74,12 @@ def _pod(name: str, image: str, labels: dict[str, str]) -> dict[str, Any]:
     )
 
 
-async def _ask(kube: Kube, watch: PodWatch, name: str, host: str, port: int) -> dict[str, Any]:
-    """Try to connect from inside until it fails or patience ends."""
+async def _ask(kube: Kube, watch: PodWatch, name: str, role: str, place: tuple[str, int]) -> dict[str, Any]:
+    """Try to connect from inside, until it fails or, unwalled, until it succeeds, or patience ends."""
     async with asyncio.timeout(_START_S):
         await watch.until(name, lambda pod: pod is not None and pod["status"].get("phase") == "Running")
-    asked = {"forbidden": [[host, port]], "needed": [], "patience_s": _PATIENCE_S}
+    walled = role == "rollout"
+    asked = {"forbidden": [place] if walled else [], "needed": [] if walled else [place], "patience_s": _PATIENCE_S}
     said: list[bytes] = []
     argv = [*PROGRAM, "ready", json.dumps(asked)]
     told = await kube.execute(name, AGENT, argv, on_output=said.append)

@@ -1,8 +1,7 @@
 """What runs in a rollout's pod beside its commands. Standard library only, Python 3.11; it knows nothing of OpenForge.
 
-`serve` is PID 1 of a container: it starts one command at a time, keeps its output and how it ended, and ends what is
-left of it. The other words are what the host executes in the container to ask for that; they talk to PID 1 over a
-socket and may be cut off at any moment, since the command goes on without them and its output waits to be asked for.
+This is PID 1 of a container: it starts one command at a time, keeps its output and how it ended, and ends what is left
+of it. The words of pod_words.py ask it for that over a socket.
 
 The commands of a container and these words run as one user, so a command could meddle with a word that runs beside it,
 but not with PID 1: that one takes no signals from inside and is not traceable. So what a word says of an untrusted
@@ -14,30 +13,24 @@ import asyncio
 import base64
 import contextlib
 import ctypes
-import hashlib
-import io
 import json
 import os
 import resource
 import signal
 import socket
 import stat
-import subprocess
-import sys
-import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 HOME = Path("/run/openforge")
-_SOCKET = HOME / "agent.sock"
+SOCKET = HOME / "agent.sock"
 UNTRUSTED = "/run/untrusted/socket"
 _OUTPUT_CAP = 4 << 20
-_HEADER = 5  # kind and length of a frame
-_OUT, _END = b"o", b"e"
+HEADER = 5  # kind and length of a frame
+OUT, END = b"o", b"e"
 _READ_BYTES = 1 << 16
-_CONNECT_S = 0.3
 
 
 class Command:
@@ -77,8 +70,8 @@ class Agent:
         loop.add_signal_handler(signal.SIGCHLD, self.reap)
         stopping = asyncio.Event()
         loop.add_signal_handler(signal.SIGTERM, stopping.set)
-        _SOCKET.unlink(missing_ok=True)
-        server = await asyncio.start_unix_server(self.answer, str(_SOCKET))
+        SOCKET.unlink(missing_ok=True)
+        server = await asyncio.start_unix_server(self.answer, str(SOCKET))
         async with server:
             await stopping.wait()
         kill_all()
@@ -126,15 +119,15 @@ class Agent:
             changed, status = command.changed, command.status
             if data := bytes(command.output[offset:]):
                 offset += len(data)
-                writer.write(_OUT + len(data).to_bytes(4, "big") + data)
+                writer.write(OUT + len(data).to_bytes(4, "big") + data)
                 await writer.drain()
             if status is not None:
                 told = json.dumps(status).encode()
-                writer.write(_END + len(told).to_bytes(4, "big") + told)
+                writer.write(END + len(told).to_bytes(4, "big") + told)
                 await writer.drain()
                 return
             await changed.wait()
-        writer.write(_END + (4).to_bytes(4, "big") + b"null")
+        writer.write(END + (4).to_bytes(4, "big") + b"null")
         await writer.drain()
 
     def start(self, plan: dict[str, Any]) -> None:
@@ -331,131 +324,5 @@ def read_file(path: str) -> dict[str, Any]:
         os.close(descriptor)
 
 
-# The words: what the host executes in a container.
-
-
-def ask(request: dict[str, Any]) -> socket.socket:
-    link = socket.socket(socket.AF_UNIX)
-    link.connect(str(_SOCKET))
-    link.sendall(json.dumps(request).encode() + b"\n")
-    return link
-
-
-def exactly(link: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        part = link.recv(count - len(data))
-        if not part:
-            raise ConnectionError
-        data += part
-    return data
-
-
-def relay(link: socket.socket) -> None:
-    """PID 1's frames: output to standard output, the end to standard error."""
-    while True:
-        head = exactly(link, _HEADER)
-        data = exactly(link, int.from_bytes(head[1:], "big"))
-        if head[:1] == _END:
-            sys.stderr.buffer.write(data)
-            return
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-
-
-def take(size: int, digest: str) -> dict[str, Any]:
-    """Read what the host sends, `size` bytes: a tar of files to lay down, whose member `plan.json` says the rest."""
-    data = sys.stdin.buffer.read(size)
-    if len(data) != size or hashlib.sha256(data).hexdigest() != digest:
-        sys.exit(f"cut off: {len(data)} of {size} bytes came, or they are not what was sent")
-    plan: dict[str, Any] = {}
-    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        for member in archive:
-            if member.name == "plan.json":
-                file = archive.extractfile(member)
-                plan = json.loads(file.read()) if file else {}
-            else:
-                archive.extract(member, "/")
-    return plan
-
-
-def ready(forbidden: list[tuple[str, int]], needed: list[tuple[str, int]], patience_s: float) -> dict[str, Any]:
-    """Wait until nothing forbidden answers any more and all that is needed does."""
-    began, tries = time.monotonic(), 0
-    while True:
-        tries += 1
-        opened = [f"{host}:{port}" for host, port in forbidden if answers(host, port, _CONNECT_S)]
-        closed = [f"{host}:{port}" for host, port in needed if not answers(host, port, 3.0)]
-        waited_s = time.monotonic() - began
-        if not (opened or closed) or waited_s > patience_s:
-            return {"open": opened, "closed": closed, "tries": tries, "waited_s": round(waited_s, 3)}
-        time.sleep(0.05)
-
-
-def set_up(script: str, work: str, orig: str, copies: list[list[str]]) -> None:
-    """Make the start files, keep an untouched copy of them, and put skills where the harness looks."""
-    from cluster.beneath import copy_beneath
-
-    code = subprocess.run(["bash", script], check=False).returncode
-    if code:
-        sys.exit(code)
-    if entries := [entry.path for entry in os.scandir(work)]:  # not the folder: it is a volume, and not ours
-        subprocess.run(["cp", "-a", "--", *entries, orig], check=True)
-    for source, target in copies:
-        copy_beneath(Path(work), source, target)
-
-
-def verify(script: str, work: str, removed: str) -> None:
-    """Take out of the work what could lead a verifier astray, say what that was, then be the verifier."""
-    Path(removed).write_text(json.dumps(clean(work)[:20]))
-    os.execvp("bash", ["bash", script])
-
-
-def clean(work: str) -> list[str]:
-    from cluster.worktree import clean_work
-
-    return clean_work(Path(work), work)
-
-
-def answers(host: str, port: int, within_s: float) -> bool:
-    try:
-        with socket.create_connection((host, port), within_s):
-            return True
-    except OSError:
-        return False
-
-
-def main() -> None:
-    word, *given = sys.argv[1:]
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # left out by -I
-    if word == "serve":
-        asyncio.run(Agent().serve())
-    elif word == "ready":
-        told = json.loads(given[0])
-        print(json.dumps(ready(told["forbidden"], told["needed"], told["patience_s"])))
-    elif word == "run":
-        relay(ask({"word": "run", "plan": take(int(given[0]), given[1])}))
-    elif word == "attach":
-        relay(ask({"word": "attach", "id": given[0], "offset": int(given[1])}))
-    elif word == "untrusted":
-        ask({"word": "untrusted", "plan": json.loads(given[0])}).recv(16)
-    elif word == "ask-untrusted":
-        from cluster.runtimes.untrusted_client import ask as run_untrusted
-
-        code = run_untrusted(UNTRUSTED, given)
-        clean("/app")
-        sys.exit(code)
-    elif word == "set-up":
-        set_up(given[0], given[1], given[2], json.loads(given[3]))
-    elif word == "fingerprint":
-        from cluster.worktree import fingerprint
-
-        print(fingerprint(Path(given[0])))
-    elif word == "verify":
-        verify(*given)
-    else:
-        sys.exit(f"no such word: {word}")
-
-
 if __name__ == "__main__":
-    main()
+    asyncio.run(Agent().serve())

@@ -2,7 +2,7 @@
 
 Two containers of one image. `agent` is where the harness runs; `keeper` makes the start files and runs the verifier,
 and has what the agent must not see. They share the work and the home folder, and a folder for the socket by which the
-verifier has the agent's code run where the agent ran. In both, PID 1 is pod_agent.py and the image's own command never
+verifier has the agent's code run where the agent ran. In both, PID 1 is pod_agent.py, and the image's own command never
 runs, so nothing of a task's or a model's making runs before the walls are known to stand.
 """
 
@@ -22,7 +22,9 @@ ROLLOUT = f"{PREFIX}/rollout"
 ATTEMPT = f"{PREFIX}/attempt"
 AGENT, KEEPER = "agent", "keeper"
 USER = 1000
-PROGRAM = (*ENTRY, "-I", "/opt/openforge/agent/cluster/runtimes/pod_agent.py")
+_AGENT_FOLDER = "/opt/openforge/agent/cluster/runtimes"
+PROGRAM = (*ENTRY, "-I", f"{_AGENT_FOLDER}/pod_words.py")
+"""What executes a word in a container."""
 
 
 def pod_name(rollout_id: str, attempt: int, salt: str) -> str:
@@ -63,7 +65,7 @@ def rollout_pod(
             "name": role,
             "image": image,
             "imagePullPolicy": pull_policy,
-            "command": [*PROGRAM, "serve"],
+            "command": [*ENTRY, "-I", f"{_AGENT_FOLDER}/pod_agent.py"],
             "workingDir": "/",
             "resources": {"requests": dict(requests), "limits": limits},
             "securityContext": {

@@ -97,7 +97,7 @@ def load(
         if path is not None and path.exists()
     ]
     environment, flags = _from_env(env), _from_flags(overrides or {})
-    overlays = {name: [_as_overlay(name, table, {})] for name, table in _BUILT_IN.items()}
+    overlays = {name: [_as_overlay(name, table, {})] if table else [] for name, table in _BUILT_IN.items()}
     for layer in files:
         for name, table in layer.data.pop("target", {}).items():
             own = {key[2:]: place for key, place in layer.where.items() if key[:2] == ("target", name)}

@@ -1,6 +1,7 @@
 """`openforge images`: what was built for pods, and what can go."""
 
 from datetime import UTC, datetime
+from typing import Annotated
 
 import typer
 
@@ -15,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
 @images_app.command("ls")
 def list_images() -> None:
-    """List images, newest first: what for, how big, how old, which pinned versions."""
+    """List images, newest first: what for, how big, how old, of how many pinned packages."""
     from cluster import docker, images
 
     docker.require()
@@ -26,11 +27,24 @@ def list_images() -> None:
             "size_mb": round(image.size_bytes / 1e6),
             "age": _age(image.created),
             "packages": len(image.versions.split()),
-            "versions": image.versions,
         }
         for image in images.list_images()
     ]
     output.emit(rows, ["image", "kind", "size_mb", "age", "packages"])
+
+
+@images_app.command()
+def show(name: Annotated[str, typer.Argument(help="An image, as `images ls` names it.")]) -> None:
+    """List the packages of an image with their versions, as its label keeps them."""
+    from cluster import docker, images
+    from openforge.errors import UsageError
+
+    docker.require()
+    found = [image for image in images.list_images() if image.name == name]
+    if not found:
+        raise UsageError(f"there is no image {name!r} of ours", hint="openforge images ls")
+    pairs = [entry.partition("=") for entry in found[0].versions.split()]
+    output.emit([{"package": package, "version": version} for package, _, version in pairs], ["package", "version"])
 
 
 @images_app.command()

@@ -125,6 +125,35 @@ async def test_a_pod_reaches_the_recorder_and_nothing_else(pods: Desk, kube: Kub
     assert reached == "yes"
 
 
+async def test_from_its_first_moment_on_a_harness_finds_every_door_closed(pods: Desk, kube: Kube) -> None:
+    """A new pod can connect anywhere until the cluster has heard of it. Its harness starts after that."""
+    host, port = await kube.service_address()
+    program = f"""
+import socket, time
+end, opened, tries = time.time() + 3, 0, 0
+while time.time() < end:
+    tries += 1
+    try:
+        socket.create_connection(("{host}", {port}), 0.1)
+        opened += 1
+    except OSError:
+        pass
+print(tries > 15, opened)
+"""
+    told: dict[str, str] = {}
+
+    def commands(session: str, n: int) -> str | None:
+        if n:
+            told[session] = pods.model.said[-1]
+        return [f"cat > /tmp/k.py <<'END'\n{program}END\npython3 /tmp/k.py", None][n]
+
+    pods.model.commands = commands
+    async with pods.orchestrator(concurrency=6, time_limit_s=60.0) as orchestrator:
+        task = pods.task()
+        await orchestrator.run_all([pods.spec(task, sample=n) for n in range(12)])
+    assert list(told.values()) == ["True 0\n"] * 12
+
+
 async def test_with_the_policy_agent_dead_a_pod_reaches_nothing_new(pods: Desk, cluster: kind.Cluster) -> None:
     """Rollouts cannot work then, and none gets out: no answer is a lost attempt, never an open door."""
     kind.kubectl(

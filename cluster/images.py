@@ -1,14 +1,12 @@
 """Images of sandboxes and harnesses, each named by the hash of all that goes into it: a name that is there is right.
 
-Four layers, each on the one before: Debian (`base`), what every sandbox has (`sandbox`), one harness (`harness`), and,
-for a task that brings its own Dockerfile, that task with the harness copied on top (`task`). A harness comes from the
-folder that the process runtime installs, so both run the same bytes.
+Three layers, each on the one before: Debian (`base`), what every sandbox has (`sandbox`), one harness (`harness`). A
+harness comes from the folder that the process runtime installs, so both run the same bytes.
 """
 
 import hashlib
 import json
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,7 +21,6 @@ from openforge.cache import cache_dir
 from openforge.errors import InfraError
 from openforge.harness import HarnessManifest
 from openforge.program import run_program
-from openforge.task import Task
 
 VERSIONS = "dev.openforge.versions"
 """Label: every pinned package of an image, `NAME=VERSION` with blanks between."""
@@ -95,28 +92,6 @@ def ensure_harness(manifest: HarnessManifest, installed: Installed, say: docker.
     return name
 
 
-def ensure_task(task: Task, harness_image: str, say: docker.Say) -> str:
-    """The image that a rollout of `task` runs in. A task whose start files a setup script makes needs none of its own;
-    one that is its Dockerfile is built, then gets the harness on top. InfraError."""
-    environment = task.root / "environment"
-    if task.setup is not None or not (environment / "Dockerfile").is_file():
-        return harness_image
-    key = _hash(harness_image, *(_entry(path, environment) for path in sorted(environment.rglob("*"))))
-    bare = (
-        f"openforge/task-{_slug(task.ref)}:{_hash(*(_entry(p, environment) for p in sorted(environment.rglob('*'))))}"
-    )
-    name = f"openforge/rollout-{_slug(task.ref)}:{key}"
-    if docker.image(name) is not None:
-        return name
-    if docker.image(bare) is None:
-        docker.build(bare, environment, kind="task", say=say)
-    with _context() as context:
-        lines = [f"FROM {harness_image} AS harness", f"FROM {bare}", "COPY --from=harness /opt /opt", "USER 1000:1000"]
-        (context / "Dockerfile").write_text("\n".join(lines) + "\n")
-        _build(name, context, "task", say, {}, ())
-    return name
-
-
 def list_images() -> list[Image]:
     """Every image of ours, newest first."""
     told = docker.docker(
@@ -133,10 +108,10 @@ def _describe(name: str, image: dict[str, Any]) -> Image:
 
 
 def remove_old(keep: Iterable[str], say: docker.Say) -> list[str]:
-    """Remove images of ours that are in no use and not in `keep`, of the kinds that are made anew in seconds."""
+    """Remove images of ours that are in no use and not in `keep`; the base, which is in all, stays."""
     kept, gone = set(keep), []
     for image in list_images():
-        if image.name not in kept and image.kind in ("sandbox", "harness", "task"):
+        if image.name not in kept and image.kind in ("sandbox", "harness", "node"):
             try:
                 docker.docker("image", "rm", image.name, step=f"removing {image.name}")
             except InfraError as error:
@@ -207,14 +182,3 @@ def _hash(*parts: str | bytes) -> str:
         data = part.encode() if isinstance(part, str) else part
         digest.update(len(data).to_bytes(8, "big") + data)
     return digest.hexdigest()
-
-
-def _entry(path: Path, root: Path) -> bytes:
-    mode = path.lstat().st_mode
-    data = str(path.readlink()).encode() if stat.S_ISLNK(mode) else path.read_bytes() if path.is_file() else b""
-    return f"{path.relative_to(root)}\0{mode:o}\0".encode() + data
-
-
-def _slug(ref: str) -> str:
-    """A task's name as a part of an image's name."""
-    return "-".join("".join(c if c.isalnum() else " " for c in ref.lower()).split())[:80]

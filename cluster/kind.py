@@ -8,7 +8,6 @@ what it is and made anew.
 import fcntl
 import ipaddress
 import json
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -241,14 +240,12 @@ def _tell(line: str, say: docker.Say) -> None:
 
 
 def _kind() -> list[str]:
-    """kind from PATH, else the one built with the node image."""
-    built = build.programs_dir() / "kind"
-    found = shutil.which("kind") or (str(built) if built.is_file() else None)
+    found = build.kind_program()
     if found is None:
         raise InfraError(
             "kind is not on PATH", hint="install kind; or ./just node-image, which builds it and a node image with Go"
         )
-    return [found]
+    return [str(found)]
 
 
 def _node(name: str) -> str:

@@ -10,6 +10,7 @@ from cluster.docker import Say
 from cluster.kube import Kube
 from cluster.runtimes.base import Order
 from cluster.runtimes.kubernetes import KubernetesRuntime, Place
+from cluster.states import AttemptError, ErrorClass
 from openforge.config.models import Config
 from openforge.errors import InfraError
 from openforge.ids import RunId
@@ -20,20 +21,25 @@ class NodeImages:
 
     def __init__(self, cluster: kind.Cluster, say: Say) -> None:
         self._cluster, self._say = cluster, say
-        self._ready: dict[tuple[str, str], str] = {}
+        self._ready: dict[str, str] = {}
         self._lock = asyncio.Lock()
 
     async def __call__(self, order: Order) -> str:
         """The name of the image, which is in the node by then. InfraError."""
-        key = (order.harness.content_hash(), order.task.content_hash() if order.task.setup is None else "")
+        if order.task.setup is None:
+            raise AttemptError(
+                ErrorClass.IMAGE,
+                f"the start files of {order.task.ref} are its Dockerfile's; pods take them from a setup script",
+                hint="add [openforge] setup to its task.toml",
+            )
+        key = order.harness.content_hash()
         async with self._lock:
             if key not in self._ready:
                 self._ready[key] = await asyncio.to_thread(self._bring, order)
         return self._ready[key]
 
     def _bring(self, order: Order) -> str:
-        harness = images.ensure_harness(order.harness, order.installed, self._say)
-        name = images.ensure_task(order.task, harness, self._say)
+        name = images.ensure_harness(order.harness, order.installed, self._say)
         kind.load(self._cluster, [name], self._say)
         return name
 

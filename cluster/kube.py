@@ -23,7 +23,7 @@ from kubernetes.aio.stream import WsApiClient
 from openforge.errors import InfraError
 
 Pod = dict[str, Any]
-_CALL_S, _CONNECT_S, _WATCH_S = 30.0, 10.0, 300
+_CALL_S, _WATCH_S = 30.0, 60
 _CHUNK_BYTES = 1 << 20  # of one message: a bigger one closes the stream
 _TRIES, _BACKOFF_S = 6, 0.2
 _STDIN, _STDOUT, _STDERR, _ERROR = 0, 1, 2, 3
@@ -152,7 +152,7 @@ class Kube:
             watch=True,
             allow_watch_bookmarks=True,
             timeout_seconds=_WATCH_S,
-            _request_timeout=(_CONNECT_S, None),
+            _request_timeout=_WATCH_S + _CALL_S,
         )
         async with contextlib.aclosing(_lines(response)) as lines:
             if response.status != 200:
@@ -320,7 +320,7 @@ class PodWatch:
             except KubeError as error:
                 if error.status != 410:
                     await asyncio.sleep(random.uniform(0.1, 0.5))
-            except (aiohttp.ClientError, ApiException, OSError, TimeoutError, ValueError):
+            except (aiohttp.ClientError, ApiException, OSError, TimeoutError, orjson.JSONDecodeError):
                 await asyncio.sleep(random.uniform(0.1, 0.5))
             # Only what a list that succeeded lacks is gone: an API server that is away has no say about pods.
             while True:

@@ -49,7 +49,7 @@ ETCD = version("go.etcd.io/etcd/server/v3").removeprefix("v")
 
 
 def programs_dir() -> Path:
-    """Where the built programs lie or would lie; kind and kubectl are among them."""
+    """Where the built programs lie or would lie."""
     return cache_dir() / "node-programs" / _hash(sorted(_MODULES.rglob("*")))
 
 
@@ -70,7 +70,7 @@ def ensure_node_image(say: docker.Say) -> str:
         for file in _FILES:
             shutil.copy2(_HERE / file, context / file)
         (context / "bin").mkdir()
-        for program in ("kube-proxy", "kubeadm", "kubectl", "kubelet"):
+        for program in ("kind", "kube-proxy", "kubeadm", "kubectl", "kubelet"):
             shutil.copy2(programs / program, context / "bin" / program)
         (context / "version").write_text(KUBERNETES + "\n")
         proxy = f"{_REGISTRY}/kube-proxy:{KUBERNETES}"
@@ -81,6 +81,24 @@ def ensure_node_image(say: docker.Say) -> str:
         docker.build(name, context, kind="node", say=say, arguments={"BASE": base})
         docker.docker("image", "rm", *parts, step="removing what is inside the node image now")
     return name
+
+
+def kind_program() -> Path | None:
+    """kind from PATH, else the one that the node image carries; None where there is neither."""
+    if found := shutil.which("kind"):
+        return Path(found)
+    name = node_image()
+    place = cache_dir() / "kind" / f"kind-{name.rpartition('-')[2]}"
+    if not place.is_file() and docker.image(name) is not None:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        container = docker.docker("create", name, step="opening the node image").strip()
+        try:
+            partial = place.with_suffix(f".{os.getpid()}")
+            docker.docker("cp", f"{container}:/kind/kind", str(partial), step="taking kind out of the node image")
+            partial.rename(place)
+        finally:
+            docker.docker("rm", container, step="closing the node image")
+    return place if place.is_file() else None
 
 
 def ensure_programs(say: docker.Say) -> Path:

@@ -66,14 +66,15 @@ def build() -> None:
 
 @images_app.command()
 def prune() -> None:
-    """Remove images that no harness of this version uses any more; the base and the node image stay."""
+    """Remove images that this version does not use any more."""
     from cluster import docker, images
+    from cluster.node_image import build
     from openforge.harness import harness_roots, list_harnesses, load_harness
 
     docker.require()
     roots = harness_roots(settings.current().project)
     harnesses = [load_harness(name, roots) for name in list_harnesses(roots)]
-    keep = [images.sandbox_name(), *(images.harness_name(harness) for harness in harnesses)]
+    keep = [build.node_image(), images.sandbox_name(), *(images.harness_name(harness) for harness in harnesses)]
     gone = images.remove_old(keep, output.say)
     output.emit([{"image": name} for name in gone], ["image"])
     output.say(f"{len(gone)} images removed")

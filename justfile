@@ -14,10 +14,10 @@ demo *args:
 learn *args:
     @openforge learn "$@"
 
-# Rollouts in pods, from nothing: Docker, a kind cluster, images, a run, a table
+# The demo in pods, from nothing but Docker: a kind cluster, images, a run, a table, the proof
 kind *args:
     @openforge up
-    @openforge run --target kind "$@"
+    @openforge demo --target kind "$@"
 
 # Remove the cluster and all that runs in it
 kind-down:

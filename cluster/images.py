@@ -31,9 +31,18 @@ ENTRY = ("/opt/openforge/lib/loader", "--library-path", "/opt/openforge/lib", "/
 _FOLDER = Path(__file__).parent / "sandbox_image"
 _ROOT = Path(__file__).resolve().parent.parent
 _SOURCES = (
-    *("cluster/runtimes/pod_agent.py", "cluster/runtimes/pod_words.py", "cluster/runtimes/untrusted_client.py"),
-    *("cluster/worktree.py", "cluster/beneath.py", "cluster/runtimes/folders.py", "openforge/program.py"),
-    *("openforge/errors.py", "openforge/__init__.py", "cluster/__init__.py", "cluster/runtimes/__init__.py"),
+    "cluster/runtimes/pod_agent.py",
+    "cluster/runtimes/pod_words.py",
+    "cluster/runtimes/pod_protocol.py",
+    "cluster/runtimes/untrusted_client.py",
+    "cluster/worktree.py",
+    "cluster/beneath.py",
+    "cluster/runtimes/folders.py",
+    "openforge/program.py",
+    "openforge/errors.py",
+    "openforge/__init__.py",
+    "cluster/__init__.py",
+    "cluster/runtimes/__init__.py",
 )
 
 

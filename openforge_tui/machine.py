@@ -50,6 +50,8 @@ class Machine:
     model: str
     model_place: str | None
     base_url: str
+    pods: tuple[str, str] = ("", "")
+    """Of target `kind`: why Docker does not answer (empty: it does), and the cluster's state."""
 
 
 def survey(config: Config, project: Path) -> Machine:
@@ -72,6 +74,7 @@ def survey(config: Config, project: Path) -> Machine:
         model=config.policy.model,
         model_place=_model_place(config.policy.model),
         base_url=config.policy.base_url,
+        pods=_pods(config) if config.target.kind == "kind" else ("", ""),
     )
 
 
@@ -82,6 +85,7 @@ def findings(machine: Machine, config: Config) -> list[Finding]:
     found += [_size("disk", machine.disk_free_bytes, 10, 2, f"free some space under {machine.disk_path}")]
     found += [_cpu(machine), _store(machine)]
     found += [_harness_finding(name, known) for name, known in machine.harnesses.items()]
+    found += _cluster(machine, config) if config.target.kind == "kind" else []
     return [*found, *_policy(machine)]
 
 
@@ -105,6 +109,27 @@ def _sandbox(machine: Machine, isolation: str) -> Finding:
     if isolation == "require":
         return Finding("sandbox", "missing", f"{what}, and sandbox.isolation is `require`", fix)
     return Finding("sandbox", "note", f"{what}; rollouts run with limits but without walls", fix)
+
+
+def _pods(config: Config) -> tuple[str, str]:
+    from cluster import docker, kind
+
+    if problem := docker.problem():
+        return problem, ""
+    try:
+        return "", kind.status(config.target.cluster).state
+    except OpenForgeError as error:
+        return "", error.summary
+
+
+def _cluster(machine: Machine, config: Config) -> list[Finding]:
+    problem, state = machine.pods
+    if problem:
+        return [Finding("docker", "missing", f"it does not answer: {problem}", "start Docker; then: openforge up")]
+    name = config.target.cluster
+    if state == "ready":
+        return [Finding("docker", "ok", "it answers"), Finding("cluster", "ok", f"{name} is ready")]
+    return [Finding("docker", "ok", "it answers"), Finding("cluster", "missing", f"{name} is {state}", "openforge up")]
 
 
 def _npm(machine: Machine) -> Finding:

@@ -8,7 +8,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from cluster.kube import Kube, KubeError, PodWatch
@@ -51,6 +51,8 @@ class KubernetesRuntime:
         self._forbidden: list[tuple[str, int]] = []
         self.ports = (0, 0)
         self._ending: set[asyncio.Task[None]] = set()
+        self._living: asyncio.Task[None] | None = None
+        self._opened = AsyncExitStack()
         self.kube: Kube
         self.watch: PodWatch
         self.enforced = Enforced(
@@ -69,25 +71,30 @@ class KubernetesRuntime:
     async def start(self) -> None:
         """InfraError when the cluster is away."""
         self.kube = await self._connect()
+        self._opened.push_async_callback(self.kube.close)
         await self.kube.ensure_namespace({"pod-security.kubernetes.io/enforce": "restricted"})
         await self.kube.apply_policy("rollouts", pod_spec.wall("", None), {})
         self._forbidden = [await self.kube.service_address()]
         await self.kube.hold_lease(self._lease, {pod_spec.RUN: self._run_id}, _LEASE_S)
+        self._opened.push_async_callback(self._leave)
         self._living = asyncio.create_task(self._live())
         await self._reap()
         self.watch = PodWatch(self.kube, f"{pod_spec.OWNER}={self._owner}")
+        self._opened.push_async_callback(self.watch.close)
         await self.watch.start()
 
     async def close(self) -> None:
-        if not hasattr(self, "watch"):
-            return
-        self._living.cancel()
-        await asyncio.gather(self._living, *self._ending, return_exceptions=True)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        await self._opened.aclose()
+
+    async def _leave(self) -> None:
+        """Nothing of this run is left that would need a wall or an owner."""
+        if self._living is not None:
+            self._living.cancel()
+            await asyncio.gather(self._living, return_exceptions=True)
         with suppress(KubeError):
             await self.kube.delete_policy(f"run-{self._run_id}")
             await self.kube.drop_lease(self._lease)
-        await self.watch.close()
-        await self.kube.close()
 
     async def _live(self) -> None:
         """Hold the lease for as long as this process lives: its pods are others' to remove once it has run out."""
@@ -98,11 +105,12 @@ class KubernetesRuntime:
 
     async def _reap(self) -> None:
         """Remove the pods of orchestrators that were killed, and of earlier ones of this run: their attempts are void.
-        Nothing is removed unless both lists came."""
+        Nothing is removed unless both lists came, nor what has no owner: a probe of `openforge up`."""
         listed, live = await self.kube.list_pods(f"{pod_spec.ROLE}=rollout"), await self.kube.live_leases()
         for pod in listed["items"]:
             labels = pod["metadata"]["labels"]
-            if labels[pod_spec.RUN] == self._run_id or f"owner-{labels[pod_spec.OWNER]}" not in live:
+            owner = labels.get(pod_spec.OWNER)
+            if owner and (labels[pod_spec.RUN] == self._run_id or f"owner-{owner}" not in live):
                 await self.kube.delete_pod(pod["metadata"]["name"], pod["metadata"]["uid"])
 
     async def reach(self, proxy_port: int, site_port: int) -> None:
@@ -190,5 +198,9 @@ class KubernetesRuntime:
                 refused = isinstance(error, KubeError) and error.status in (401, 403)
                 if refused or time.monotonic() > end_s:
                     break  # its deadline ends it; the next orchestrator of this run removes it
-                await asyncio.sleep(1)
+                await _pause(1)
         self.watch.forget(name)
+
+
+async def _pause(seconds: float) -> None:
+    await asyncio.sleep(seconds)

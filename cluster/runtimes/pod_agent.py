@@ -19,17 +19,17 @@ import resource
 import signal
 import socket
 import stat
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-HOME = Path("/run/openforge")
-SOCKET = HOME / "agent.sock"
-UNTRUSTED = "/run/untrusted/socket"
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # left out by -I
+
+from cluster.runtimes.pod_protocol import END, OUT, SOCKET, UNTRUSTED
+
 _OUTPUT_CAP = 4 << 20
-HEADER = 5  # kind and length of a frame
-OUT, END = b"o", b"e"
 _READ_BYTES = 1 << 16
 
 

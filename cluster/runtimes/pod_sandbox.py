@@ -51,7 +51,7 @@ class PodSandbox:
             told = (
                 f"pod {self._pod} reaches {', '.join(self.gate['open'])}: this cluster does not enforce NetworkPolicy"
             )
-            raise AttemptError(ErrorClass.SANDBOX, told, hint="openforge doctor --target")
+            raise AttemptError(ErrorClass.SANDBOX, told, hint="openforge up")
         if self.gate["closed"]:
             told = f"pod {self._pod} does not reach the recorder at {', '.join(self.gate['closed'])}"
             raise AttemptError(ErrorClass.SANDBOX, told, hint="is a firewall between the cluster and this machine?")

@@ -1,23 +1,20 @@
 """The words that the host executes in a rollout's pod, to ask PID 1 for something or to do it at once.
 
-Standard library only, Python 3.11. Each may be cut off at any moment: what it asked for goes on and is asked for again.
+Standard library only, Python 3.11, and big modules only where they are used: each word is a process that lives for
+moments. It may be cut off at any of them: what it asked for goes on and is asked for again.
 """
 
-import hashlib
-import io
 import json
 import os
 import socket
-import subprocess
 import sys
-import tarfile
 import time
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # left out by -I
 
-from cluster.runtimes.pod_agent import END, HEADER, SOCKET, UNTRUSTED
+from cluster.runtimes.pod_protocol import END, HEADER, SOCKET, UNTRUSTED
 
 _CONNECT_S = 0.5
 
@@ -53,6 +50,10 @@ def relay(link: socket.socket) -> None:
 
 def take(size: int, digest: str) -> dict[str, Any]:
     """Read what the host sends, `size` bytes: a tar of files to lay down, whose member `plan.json` says the rest."""
+    import hashlib
+    import io
+    import tarfile
+
     data = sys.stdin.buffer.read(size)
     if len(data) != size or hashlib.sha256(data).hexdigest() != digest:
         sys.exit(f"cut off: {len(data)} of {size} bytes came, or they are not what was sent")
@@ -85,6 +86,8 @@ def ready(forbidden: list[tuple[str, int]], needed: list[tuple[str, int]], patie
 
 def set_up(script: str, work: str, orig: str, copies: list[list[str]]) -> None:
     """Make the start files, keep an untouched copy of them, and put skills where the harness looks."""
+    import subprocess
+
     from cluster.beneath import copy_beneath
 
     code = subprocess.run(["bash", script], check=False).returncode

@@ -64,6 +64,24 @@ def test_what_is_lacking_names_the_next_command(
     assert next_command in finding.next
 
 
+@pytest.mark.parametrize(
+    ("pods", "last", "next_command"),
+    [
+        (("docker is not on PATH", ""), ("docker", "missing"), "start Docker"),
+        (("", "absent"), ("cluster", "missing"), "openforge up"),
+        (("", "ready"), ("cluster", "ok"), ""),
+    ],
+)
+def test_of_pods_the_target_kind_needs_docker_and_a_cluster(
+    pods: tuple[str, str], last: tuple[str, str], next_command: str
+) -> None:
+    config = load(Path(__file__).parent, "kind", env={}).config
+    told = [one for one in findings(replace(GOOD, pods=pods), config) if one.check in ("docker", "cluster")][-1]
+    assert (told.check, told.state) == last
+    assert told.next.startswith(next_command)
+    assert not [one for one in findings(GOOD, CONFIG) if one.check == "docker"]
+
+
 def test_npm_is_needed_when_a_harness_that_comes_from_it_is_not_installed() -> None:
     programs = {**GOOD.programs, "npm": None}
     assert found(replace(GOOD, programs=programs, harnesses={"pi": ("npm", False)}), "npm").state == "missing"

@@ -40,6 +40,7 @@ class PodSandbox:
         self._order, self._pod, self._uid = order, pod, uid
         self.layout = layout
         self.gate: dict[str, Any] = {}
+        self._lost: AttemptError | None = None  # what the agent brought its container or the pod down by
         self._left = _LOG_CAP
 
     async def prepare(self, forbidden: list[tuple[str, int]], needed: list[tuple[str, int]]) -> None:
@@ -79,6 +80,7 @@ class PodSandbox:
         except AttemptError as error:
             if error.error_class not in (ErrorClass.MEMORY, ErrorClass.DISK):
                 raise
+            self._lost = error
             return Exit(cast(Reason, str(error.error_class)), None, error.summary, time.monotonic() - began)
         return _exit(status, order.wall_s)
 
@@ -86,12 +88,16 @@ class PodSandbox:
         return (await self._word(KEEPER, "fingerprint", self.layout.orig)).strip()
 
     async def grade(self) -> Grade:
+        """An agent that took its whole pod down left no work to judge, and earns nothing."""
+        if self._lost is not None and self._lost.error_class is ErrorClass.DISK:
+            return Grade(0.0, "", {"lost": self._lost.summary}, 0.0)
         began = time.monotonic()
         order, layout = self._order, self.layout
         env = base_env(layout.path, layout.home, layout.temp)
         untrusted_s = min(_UNTRUSTED_S, order.task.verifier_timeout_s / 2)
         untrusted = {"env": env, "wall_s": untrusted_s, "limits": self._limits()}
-        await self._word(AGENT, "untrusted", json.dumps(untrusted))
+        if self._lost is None:  # else its container is gone, and what is not trusted fails
+            await self._word(AGENT, "untrusted", json.dumps(untrusted))
         path, removed = f"/opt/openforge/bin:{layout.path}", f"{layout.temp}/removed.json"
         plan = {
             "id": "verifier",

@@ -62,7 +62,7 @@ async def test_a_provider_without_an_address_is_an_error_that_says_so() -> None:
 
 
 async def test_a_target_elsewhere_is_refused_and_not_run_here() -> None:
-    with pytest.raises(UsageError, match="on this machine only"):
+    with pytest.raises(UsageError, match="run here or in kind only"):
         async with engine_for(Config(target=Target(name="far", kind="kubernetes")), None, lambda text: None):
             pass
 

@@ -334,7 +334,7 @@ def test_an_engine_that_cannot_be_recorded_is_told_in_one_clean_line(tmp_path: P
     assert len(told.splitlines()) == 1, told
 
 
-@pytest.mark.parametrize("change", [{"host": "0.0.0.0"}, {"model_dir": "/nowhere"}], ids=str)
+@pytest.mark.parametrize("change", [{"admin_host": "0.0.0.0"}, {"model_dir": "/nowhere"}], ids=str)
 def test_s17_it_refuses_to_start_unsafe_or_wrong(tmp_path: Path, change: dict[str, Any], qwen3_dir: Path) -> None:
     settings = {
         "run_id": "r1",

@@ -22,6 +22,7 @@ ROLLOUT = f"{PREFIX}/rollout"
 ATTEMPT = f"{PREFIX}/attempt"
 AGENT, KEEPER = "agent", "keeper"
 USER = 1000
+_REQUEST_DISK = "8Mi"
 _AGENT_FOLDER = "/opt/openforge/agent/cluster/runtimes"
 PROGRAM = (*ENTRY, "-I", f"{_AGENT_FOLDER}/pod_words.py")
 """What executes a word in a container."""
@@ -67,7 +68,8 @@ def rollout_pod(
             "imagePullPolicy": pull_policy,
             "command": [*ENTRY, "-I", f"{_AGENT_FOLDER}/pod_agent.py"],
             "workingDir": "/",
-            "resources": {"requests": dict(requests), "limits": limits},
+            # a limit without a request is a request, and few pods would fit
+            "resources": {"requests": {**requests, "ephemeral-storage": _REQUEST_DISK}, "limits": limits},
             "securityContext": {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,

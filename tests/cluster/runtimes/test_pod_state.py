@@ -43,6 +43,7 @@ def test_a_pod_is_bounded_and_may_nothing() -> None:
             "memory": str(4 << 30),
             "ephemeral-storage": str(4 << 30),
         }
+        assert container["resources"]["requests"].keys() == container["resources"]["limits"].keys()
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
         assert container["command"][-1].endswith("pod_agent.py")  # k19: never the image's own
         assert container["imagePullPolicy"] == "IfNotPresent"  # n02

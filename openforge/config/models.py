@@ -114,8 +114,8 @@ class Sandbox(_Table):
     runtime: str = "process"
     cpu: Annotated[float, Field(gt=0, le=4096, allow_inf_nan=False)] = 4
     memory: Annotated[str, _at_least("16Mi")] = "4Gi"
-    request_cpu: Annotated[float, Field(gt=0, le=4096, allow_inf_nan=False)] = 0.02
-    request_memory: Annotated[str, _at_least("16Mi")] = "64Mi"
+    request_cpu: Annotated[float, Field(gt=0, le=4096, allow_inf_nan=False)] = 0.002
+    request_memory: Annotated[str, _at_least("16Mi")] = "32Mi"
     """What each container of a pod claims of its node, where there are pods; the two above are what it may take."""
     open_files: Annotated[int, Field(ge=64, le=1 << 20)] = 1024
     cpu_seconds: Annotated[int, Field(gt=0, le=_YEAR_S)] = 600

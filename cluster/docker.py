@@ -34,7 +34,9 @@ def problem() -> str:
 def require() -> None:
     """InfraError when docker does not answer."""
     if why := problem():
-        raise InfraError(f"docker does not answer: {why}", hint="start Docker and try again; openforge doctor")
+        raise InfraError(
+            f"docker does not answer: {why}", hint="start Docker and try again; openforge doctor --target kind"
+        )
 
 
 def docker(*arguments: str, step: str, timeout_s: float = _QUICK_S, on_line: Say = lambda line: None) -> str:

@@ -142,12 +142,6 @@ def load(cluster: Cluster, images: list[str], say: docker.Say) -> list[str]:
     return missing
 
 
-def export_logs(name: str, folder: Path) -> None:
-    """The logs of a cluster's nodes and pods, as kind collects them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    run_program([*_kind(), "export", "logs", str(folder), "--name", name], step="collecting logs", timeout_s=_QUICK_S)
-
-
 def kubectl(cluster: Cluster, *arguments: str, step: str, timeout_s: float = _QUICK_S) -> str:
     """Run kubectl inside the node, which has one whatever this machine has."""
     base = ("exec", _node(cluster.name), "kubectl", "--kubeconfig", "/etc/kubernetes/admin.conf")

@@ -5,7 +5,7 @@ The recorder stays on this machine: it listens where docker's network for kind e
 
 import asyncio
 
-from cluster import images, kind
+from cluster import docker, images, kind
 from cluster.docker import Say
 from cluster.kube import Kube
 from cluster.runtimes.base import Order
@@ -46,6 +46,7 @@ class NodeImages:
 
 def kind_runtime(config: Config, run_id: RunId, say: Say) -> tuple[KubernetesRuntime, str]:
     """The runtime and the address at which the recorder must listen. InfraError when the cluster is not up."""
+    docker.require()
     target = config.target
     cluster = kind.status(target.cluster)
     if cluster.state != "ready":

@@ -154,48 +154,20 @@ print(tries > 15, opened)
     assert list(told.values()) == ["True 0\n"] * 12
 
 
+def system(cluster: kind.Cluster, *words: str) -> None:
+    kind.kubectl(cluster, "--namespace", "kube-system", *words, step="on the cluster's own pods")
+
+
 async def test_with_the_policy_agent_dead_a_pod_reaches_nothing_new(pods: Desk, cluster: kind.Cluster) -> None:
     """Rollouts cannot work then, and none gets out: no answer is a lost attempt, never an open door."""
-    kind.kubectl(
-        cluster,
-        "-n",
-        "kube-system",
-        "patch",
-        "daemonset",
-        "network-policy",
-        "-p",
-        '{"spec":{"template":{"spec":{"nodeSelector":{"nowhere":"yes"}}}}}',
-        step="",
-    )
+    agent, away = ("daemonset", "network-policy"), "/spec/template/spec/nodeSelector"
+    patch = ("patch", *agent, "--type=json", "--patch")
+    system(cluster, *patch, f'[{{"op": "add", "path": "{away}", "value": {{"nowhere": "yes"}}}}]')
     try:
-        kind.kubectl(
-            cluster,
-            "-n",
-            "kube-system",
-            "wait",
-            "--for=delete",
-            "pod",
-            "-l",
-            "app=network-policy",
-            "--timeout=60s",
-            step="",
-        )
+        system(cluster, "wait", "--for=delete", "pod", "--selector=app=network-policy", "--timeout=60s")
         [rollout] = await run(pods, ["true"], time_limit_s=20.0)
     finally:
-        kind.kubectl(
-            cluster,
-            "-n",
-            "kube-system",
-            "patch",
-            "daemonset",
-            "network-policy",
-            "--type=json",
-            "-p",
-            '[{"op":"remove","path":"/spec/template/spec/nodeSelector/nowhere"}]',
-            step="",
-        )
-        kind.kubectl(
-            cluster, "-n", "kube-system", "rollout", "status", "daemonset", "network-policy", "--timeout=90s", step=""
-        )
+        system(cluster, *patch, f'[{{"op": "remove", "path": "{away}"}}]')
+        system(cluster, "rollout", "status", *agent, "--timeout=90s")
     assert rollout.state == "error"
     assert "does not reach the recorder" in rollout.result.detail

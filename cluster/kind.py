@@ -5,20 +5,17 @@ name belongs to someone else. The file is written before the cluster is made, so
 what it is and made anew.
 """
 
-import fcntl
 import ipaddress
 import json
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from cluster import docker
 from cluster.node_image import build
-from openforge.cache import cache_dir
+from openforge.cache import cache_dir, locked
 from openforge.errors import InfraError, OpenForgeError, UsageError
 from openforge.program import run_program
 
@@ -57,7 +54,7 @@ def up(name: str, say: docker.Say, *, node_image: str = "", retain: bool = False
     that did not come up stays, for its logs.
     """
     docker.require()
-    with _lock(name):
+    with locked(_file(name, "lock")):
         found = status(name)
         if found.state == "stopped":
             say(f"docker start {_node(name)}")
@@ -86,7 +83,7 @@ def up(name: str, say: docker.Say, *, node_image: str = "", retain: bool = False
 def down(name: str, say: docker.Say) -> bool:
     """Remove the cluster with all that is in it; False when there is none. UsageError when it is someone else's."""
     docker.require()
-    with _lock(name):
+    with locked(_file(name, "lock")):
         if status(name).state == "absent":
             return False
         _delete(name, say)
@@ -274,13 +271,3 @@ def _write(name: str, note: _Note) -> None:
     partial = _file(name, "partial")
     partial.write_text(json.dumps(asdict(note)))
     partial.rename(_file(name, "json"))
-
-
-@contextmanager
-def _lock(name: str) -> Iterator[None]:
-    """Two at once: one works, the other waits and finds it done."""
-    place = _file(name, "lock")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

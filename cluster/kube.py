@@ -26,6 +26,7 @@ Pod = dict[str, Any]
 _CALL_S, _WATCH_S = 30.0, 60
 _CHUNK_BYTES = 1 << 20  # of one message: a bigger one closes the stream
 _TRIES, _BACKOFF_S = 6, 0.2
+_MERGE = "application/merge-patch+json"
 _STDIN, _STDOUT, _STDERR, _ERROR = 0, 1, 2, 3
 
 
@@ -92,6 +93,20 @@ class Kube:
             body["preconditions"] = {"uid": uid}
         call = self._core.delete_namespaced_pod_without_preload_content
         await self._unless((404, 409), call, name, self.namespace, body=body)
+
+    async def patch_pod_status(self, name: str, status: Mapping[str, Any]) -> None:
+        """Say in a kubelet's place what has become of a pod."""
+        call = self._core.patch_namespaced_pod_status_without_preload_content
+        await self._call(call, name, self.namespace, {"status": dict(status)}, _content_type=_MERGE)
+
+    async def node_names(self) -> list[str]:
+        listed = orjson.loads(await self._call(self._core.list_node_without_preload_content))
+        return [node["metadata"]["name"] for node in listed["items"]]
+
+    async def taint_node(self, name: str, taints: Sequence[Mapping[str, str]]) -> None:
+        """Its taints are these and no others."""
+        call = self._core.patch_node_without_preload_content
+        await self._call(call, name, {"spec": {"taints": list(taints)}}, _content_type=_MERGE)
 
     async def list_pods(self, selector: str) -> dict[str, Any]:
         call = self._core.list_namespaced_pod_without_preload_content

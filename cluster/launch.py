@@ -71,6 +71,12 @@ async def engine_for(config: Config, model_dir: Path | None, say: Say) -> AsyncI
     """The policy: a server that is there, or a vLLM started for as long as it is used. UsageError, InfraError."""
     _check_place(config)
     policy = config.policy
+    if config.target.kind == "sim":
+        from cluster.sim.runtime import scripted_policy
+
+        async with scripted_policy() as url:
+            yield Engine(url, "0", asyncio.Event())
+        return
     if policy.base_url:
         yield Engine(policy.base_url, "0", asyncio.Event())
         return
@@ -150,11 +156,17 @@ def recorder_settings(
     }
 
 
-def make_runtime(config: Config, run_id: RunId, say: Say, keep_start_files: int = 64) -> tuple[Runtime, str]:
+def make_runtime(
+    config: Config, run_id: RunId, say: Say, *, project: Path | None = None, keep_start_files: int = 64
+) -> tuple[Runtime, str]:
     """Where rollouts run, and at which address of this machine they look for the recorder."""
     _check_place(config)
     if config.target.kind == "local":
         return ProcessRuntime(config.sandbox.isolation, keep_start_files), "127.0.0.1"
+    if config.target.kind == "sim":
+        from cluster.sim.runtime import simulated_runtime
+
+        return simulated_runtime(config, run_id, project or Path(), say)
     from cluster.kind_place import kind_runtime  # with the Kubernetes client, which takes half a second to import
 
     return kind_runtime(config, run_id, say)
@@ -180,7 +192,7 @@ async def orchestrate(
     name = run_id or new_run_id()
     run_dir = store_root / "runs" / name
     settings = recorder_settings(config, name, run_dir, engine, model_dir)
-    runtime, host = make_runtime(config, name, say)
+    runtime, host = make_runtime(config, name, say, project=project)
     settings["host"] = host
     if runtime.enforced.isolation == "advisory":
         say(f"sandbox: no isolation, rollouts can read your files and reach the network ({runtime.enforced.why})")

@@ -16,7 +16,7 @@ from openforge.harness import HarnessManifest, Launch
 from openforge.task import Task
 
 Reason = Literal["exit", "signal", "time", "memory", "disk", "lost"]
-Isolation = Literal["bubblewrap", "advisory", "pod"]
+Isolation = Literal["bubblewrap", "advisory", "pod", "simulated"]
 
 
 @dataclass(frozen=True)

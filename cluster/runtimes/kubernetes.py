@@ -157,7 +157,7 @@ class KubernetesRuntime:
         try:
             await self.kube.create_pod(pod)
             uid = await self._running(name, image)
-            sandbox = PodSandbox(self.kube, self.watch, order, name, uid, self.layout(order))
+            sandbox = self._inside(order, name, uid)
             needed = [(self._place.recorder_host, port) for port in self.ports if port]  # none when tasks are validated
             await sandbox.prepare(self._forbidden, needed)
             yield sandbox
@@ -166,6 +166,9 @@ class KubernetesRuntime:
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
             await asyncio.shield(ending)
+
+    def _inside(self, order: Order, name: str, uid: str) -> PodSandbox:
+        return PodSandbox(self.kube, self.watch, order, name, uid, self.layout(order))
 
     async def _running(self, name: str, image: str) -> str:
         """Wait until both containers run; the pod's UID. AttemptError with what Kubernetes says instead."""

@@ -27,7 +27,7 @@ def check_together(config: Config, where: Mapping[tuple[str, ...], str]) -> None
 def _policy(config: Config) -> Iterator[Clash]:
     if config.policy.engine != "openai":
         return
-    if not config.policy.base_url:
+    if not config.policy.base_url and config.target.kind != "sim":
         yield Clash(
             "policy.engine",
             'policy.engine = "openai" needs policy.base_url',

@@ -199,9 +199,11 @@ class Target(_Table):
     """Where rollouts run. `[target.NAME]` may also override any other table."""
 
     name: str = "local"
-    kind: Literal["local", "kind", "kubernetes"] = "local"
+    kind: Literal["local", "kind", "sim", "kubernetes"] = "local"
     cluster: str = "openforge"
-    """kind: the cluster's name."""
+    """kind and sim: the cluster's name."""
+    fleet: str = ""
+    """sim: a file of nodes and faults, relative to openforge.toml; empty = ours."""
     node_image: str = ""
     """kind: this node image, not the one chosen."""
     runtime_class: str = ""

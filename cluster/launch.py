@@ -216,11 +216,13 @@ async def run_rollouts(
     model_dir: Path | None = None,
     engine: Engine | None = None,
     run_id: RunId | None = None,
+    project: Path | None = None,
     say: Say = lambda text: None,
     on_event: OnEvent = lambda rollout: None,
 ) -> list[Rollout]:
     """Run `specs` from nothing to the end of the run. `engine`: use this one and start none."""
-    options: dict[str, Any] = {"model_dir": model_dir, "run_id": run_id, "say": say, "on_event": on_event}
+    options: dict[str, Any] = {"model_dir": model_dir, "run_id": run_id, "project": project}
+    options |= {"say": say, "on_event": on_event}
     if engine is not None:
         async with orchestrate(config, store_root, engine, **options) as orchestrator:
             return await orchestrator.run_all(specs)

@@ -13,7 +13,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,8 +30,15 @@ from openforge.errors import InfraError
 from openforge.program import run_program
 
 _MODULES = Path(__file__).parent / "programs"
-_READY_S, _STOP_S = 60.0, 10.0
+_READY_S = 60.0
+_ENV = {"GOGC": "400"}  # collect garbage seldom: time is scarcer here than memory
 _SERVICES = "10.96.0.0/16"
+_CONTROLLERS = (  # those that have to do with pods and nodes; each of the others would look at every change of a pod
+    "namespace-controller",
+    "node-lifecycle-controller",
+    "taint-eviction-controller",
+    "pod-garbage-collector-controller",
+)
 API = "kube-apiserver"
 ORDER = ("etcd", API, "kube-controller-manager", "kube-scheduler", "kwok")
 State = Literal["ready", "broken", "absent"]
@@ -85,7 +92,7 @@ def up(name: str, fleet: Fleet, say: Say) -> ControlPlane:
         folder.mkdir(exist_ok=True)
         try:
             note = _start(folder, programs, fleet, say)
-            _make_nodes(folder, programs["kubectl"], fleet, say)
+            _make_nodes(folder, note, programs["kubectl"], fleet, say)
         except BaseException:
             _end(folder, keep_logs=True)
             raise
@@ -116,10 +123,8 @@ def status(name: str) -> ControlPlane:
 
 def kill(plane: ControlPlane, program: str) -> None:
     """SIGKILL to one of its programs: a fault."""
-    note = _read(plane.folder)
-    process = Detached(**note.processes[program]) if note else None
-    if process is not None and process.alive():
-        os.kill(process.pid, signal.SIGKILL)
+    if note := _read(plane.folder):
+        _kill([Detached(**note.processes[program])])
 
 
 def revive(plane: ControlPlane, program: str) -> None:
@@ -158,7 +163,7 @@ def _start(folder: Path, programs: Mapping[str, Path], fleet: Fleet, say: Say) -
             *("--service-account-key-file", str(key), "--service-account-signing-key-file", str(key)),
             "--disable-admission-plugins=ServiceAccount",
         ],
-        "kube-controller-manager": [*manager, "--concurrent-gc-syncs=2"],
+        "kube-controller-manager": [*manager, "--controllers", ",".join(_CONTROLLERS)],
         "kube-scheduler": manager,
         "kwok": [
             *("--kubeconfig", str(kubeconfig), "--config", str(folder / "kwok.json")),
@@ -167,44 +172,50 @@ def _start(folder: Path, programs: Mapping[str, Path], fleet: Fleet, say: Say) -
     }
     note = _Note(ports, {name: [str(programs[name]), *arguments[name]] for name in ORDER}, {})
     for program in ORDER:
-        say(f"{program} {' '.join(arguments[program][:4])} …")
+        say(f"starting {program}")
         _spawn(folder, note, program)
         if program == API:
-            _wait_api(folder, note, token)
+            _wait_until(folder, note, "/readyz", lambda told: True)
     return note
 
 
 def _spawn(folder: Path, note: _Note, program: str) -> None:
-    process = spawn(note.commands[program], os.environ, folder / f"{program}.log", append=True)
+    process = spawn(note.commands[program], {**os.environ, **_ENV}, folder / f"{program}.log", append=True)
     note.processes[program] = asdict(Detached.of(process.pid))
     _write(folder, note)
 
 
-def _wait_api(folder: Path, note: _Note, token: str) -> None:
+def _wait_until(folder: Path, note: _Note, path: str, fits: Callable[[bytes], bool]) -> None:
+    """Ask the API server until its answer fits. InfraError when a program has ended, or it takes too long."""
     end_s = time.monotonic() + _READY_S
+    token = (folder / "tokens.csv").read_text().partition(",")[0]
     asked = urllib.request.Request(
-        f"https://127.0.0.1:{note.ports['api']}/readyz", headers={"Authorization": f"Bearer {token}"}
+        f"https://127.0.0.1:{note.ports['api']}{path}", headers={"Authorization": f"Bearer {token}"}
     )
     trusting = ssl._create_unverified_context()  # its certificate is of this start, and the port of this machine
     while True:
         dead = [name for name, told in note.processes.items() if not Detached(**told).alive()]
         if dead or time.monotonic() > end_s:
-            what = f"{dead[0]} ended" if dead else f"{API} was not ready after {_READY_S:g} s"
+            what = f"{dead[0]} ended" if dead else f"{path} was not as it should be after {_READY_S:g} s"
             log = folder / f"{dead[0] if dead else API}.log"
             raise InfraError(f"simulated cluster: {what}: {_last_line(log)}", hint=f"see {log}")
-        with suppress(urllib.error.URLError, OSError), urllib.request.urlopen(asked, context=trusting, timeout=5):
-            return
+        with (
+            suppress(urllib.error.URLError, OSError),
+            urllib.request.urlopen(asked, context=trusting, timeout=5) as told,
+        ):
+            if fits(told.read()):
+                return
         time.sleep(0.1)
 
 
-def _make_nodes(folder: Path, kubectl: Path, fleet: Fleet, say: Say) -> None:
+def _make_nodes(folder: Path, note: _Note, kubectl: Path, fleet: Fleet, say: Say) -> None:
     nodes = [kwok.node(name, group) for group in fleet.nodes for name in group.names()]
     listed = folder / "nodes.json"
     listed.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}))
     base = [str(kubectl), "--kubeconfig", str(folder / "kubeconfig")]
     say(f"kubectl create: {len(nodes)} nodes")
     run_program([*base, "create", "--filename", str(listed)], step="making the nodes", timeout_s=300)
-    run_program([*base, "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=120s"], step="the nodes")
+    _wait_until(folder, note, "/api/v1/nodes", lambda told: all(map(kwok.is_ready, json.loads(told)["items"])))
 
 
 def _kubeconfig(port: int, token: str) -> str:
@@ -222,16 +233,9 @@ def _kubeconfig(port: int, token: str) -> str:
 
 
 def _end(folder: Path, *, keep_logs: bool = False) -> None:
-    """End the processes, the last started first, then remove what they left."""
+    """Kill the processes, which have nothing to save, and remove what they left."""
     note = _read(folder)
-    processes = [Detached(**told) for told in reversed((note.processes if note else {}).values())]
-    for process in processes:
-        _signal(process, signal.SIGTERM)
-    end_s = time.monotonic() + _STOP_S
-    while any(process.alive() for process in processes) and time.monotonic() < end_s:
-        time.sleep(0.05)
-    for process in processes:
-        _signal(process, signal.SIGKILL)
+    _kill([Detached(**told) for told in (note.processes if note else {}).values()])
     for path in list(folder.iterdir()) if keep_logs else ():
         if path.suffix != ".log":
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -239,10 +243,13 @@ def _end(folder: Path, *, keep_logs: bool = False) -> None:
         shutil.rmtree(folder)
 
 
-def _signal(process: Detached, number: signal.Signals) -> None:
-    if process.alive():
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, number)
+def _kill(processes: Sequence[Detached]) -> None:
+    """Returns when they are dead."""
+    while alive := [process for process in processes if process.alive()]:
+        for process in alive:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+        time.sleep(0.02)
 
 
 def _last_line(log: Path) -> str:

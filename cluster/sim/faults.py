@@ -4,7 +4,6 @@ import asyncio
 import math
 import random
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 from cluster.kube import Kube, KubeError, PodWatch
@@ -28,7 +27,8 @@ class Faults:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._happen(fault)) for fault in self._faults]
+        """Their clock runs from now on. Idempotent."""
+        self._tasks = self._tasks or [asyncio.create_task(self._happen(fault)) for fault in self._faults]
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -53,7 +53,7 @@ class Faults:
             await asyncio.gather(*(self._hit(fault, name) for name in chosen))
 
     async def _hit(self, fault: Fault, name: str) -> None:
-        with suppress(KubeError):  # it has ended by itself meanwhile
+        try:
             if fault.kind == "delete":
                 await self._kube.delete_pod(name)
             elif fault.kind == "evict":
@@ -61,12 +61,14 @@ class Faults:
                 await self._kube.patch_pod_status(name, told)
             else:
                 killed = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
-                pod = self._watch.pods[name]
                 statuses = [
                     {**status, "state": killed, "ready": False} if status["name"] == AGENT else status
-                    for status in pod["status"]["containerStatuses"]
+                    for status in self._watch.pods[name]["status"]["containerStatuses"]
                 ]
                 await self._kube.patch_pod_status(name, {"containerStatuses": statuses})
+        except KubeError as error:
+            if error.status != 404:  # it ended by itself meanwhile
+                self._say(f"fault: {fault.kind} of {name} failed: {error.summary}")
 
     async def _lose_nodes(self, fault: Fault) -> None:
         chosen = self._share(sorted(await self._kube.node_names()), fault.share)

@@ -48,7 +48,7 @@ class Rollouts(_Table):
 class Fault(_Table):
     kind: Kind
     at_s: _Second
-    """From the start of the run."""
+    """From the first pod that runs."""
     share: _Share = 1.0
     """Of the pods that run then, or of the nodes."""
     for_s: _Second = 10.0
@@ -58,7 +58,7 @@ class Fault(_Table):
 class Fleet(_Table):
     """A whole file."""
 
-    version: Version = 1
+    version: Version
     nodes: Annotated[tuple[Nodes, ...], Strict(False), Field(min_length=1)]
     pods: Pods = Pods()
     rollouts: Rollouts = Rollouts()

@@ -1,5 +1,6 @@
 """What kwok is told: the nodes it plays, and the stages that a node and a pod go through. Plain data."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from cluster.sim.fleet_file import Fleet, Nodes
@@ -34,6 +35,12 @@ def node(name: str, group: Nodes) -> dict[str, Any]:
         "metadata": {"name": name, "labels": {"type": "kwok", "kubernetes.io/hostname": name}},
         "status": {"allocatable": room, "capacity": room},
     }
+
+
+def is_ready(node: Mapping[str, Any]) -> bool:
+    """Whether pods can be put there: it is ready, and the controllers have taken notice."""
+    conditions = {told["type"]: told["status"] for told in node["status"].get("conditions", ())}
+    return conditions.get("Ready") == "True" and not node["spec"].get("taints")
 
 
 def configuration(fleet: Fleet) -> list[dict[str, Any]]:

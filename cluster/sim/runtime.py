@@ -67,8 +67,10 @@ class SimulatedSandbox(PodSandbox):
     async def _simulate(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         began = time.monotonic()
         if plan["id"] == "harness":
-            await asyncio.sleep(self._random.uniform(*self._plan.run_s))
+            half_s = self._random.uniform(*self._plan.run_s) / 2
+            await asyncio.sleep(half_s)
             await self._ask_policy(plan["env"])
+            await asyncio.sleep(half_s)
         reward = f"{float(self._random.random() < self._plan.reward):g}".encode()
         return {
             "reason": "exit",
@@ -115,11 +117,11 @@ class SimulatedRuntime(KubernetesRuntime):
             connector=aiohttp.TCPConnector(limit=64), timeout=aiohttp.ClientTimeout(total=_CALL_S)
         )
         self._opened.push_async_callback(self._http.close)
-        faults = Faults(self._plane, self.kube, self.watch, self._fleet.faults, self._say)
-        self._opened.push_async_callback(faults.close)
-        faults.start()
+        self._faults = Faults(self._plane, self.kube, self.watch, self._fleet.faults, self._say)
+        self._opened.push_async_callback(self._faults.close)
 
     def _inside(self, order: Order, name: str, uid: str) -> PodSandbox:
+        self._faults.start()
         return SimulatedSandbox(
             self.kube, self.watch, order, name, uid, self.layout(order), self._fleet.rollouts, self._http
         )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from openforge.config.models import Config
+from openforge.config.models import Config, size_bytes
 from openforge.errors import ConfigError
 
 
@@ -17,7 +17,7 @@ class Clash(NamedTuple):
 
 def check_together(config: Config, where: Mapping[tuple[str, ...], str]) -> None:
     """Raises ConfigError with every clash of `config`; `where` says where a key stands."""
-    clashes = [*_policy(config), *_batch(config), *_machine(config), *_lengths(config)]
+    clashes = [*_policy(config), *_sandbox(config), *_batch(config), *_machine(config), *_lengths(config)]
     if not clashes:
         return
     lines = [f"{where.get(tuple(clash.key.split('.')), 'default')}: {clash.what}" for clash in clashes]
@@ -38,6 +38,22 @@ def _policy(config: Config) -> Iterator[Clash]:
             "policy.engine",
             'policy.engine = "openai" answers with text, and run.mode = "train" needs tokens',
             'set run.mode = "record", or use policy.engine = "vllm"',
+        )
+
+
+def _sandbox(config: Config) -> Iterator[Clash]:
+    sandbox = config.sandbox
+    if sandbox.request_cpu > sandbox.cpu:
+        yield Clash(
+            "sandbox.request_cpu",
+            f"sandbox.request_cpu = {sandbox.request_cpu:g} is more than sandbox.cpu = {sandbox.cpu:g}",
+            "a pod claims at most what it may take",
+        )
+    if size_bytes(sandbox.request_memory) > size_bytes(sandbox.memory):
+        yield Clash(
+            "sandbox.request_memory",
+            f'sandbox.request_memory = "{sandbox.request_memory}" is more than sandbox.memory = "{sandbox.memory}"',
+            "a pod claims at most what it may take",
         )
 
 

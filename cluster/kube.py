@@ -99,9 +99,12 @@ class Kube:
         call = self._core.patch_namespaced_pod_status_without_preload_content
         await self._call(call, name, self.namespace, {"status": dict(status)}, _content_type=_MERGE)
 
-    async def node_names(self) -> list[str]:
-        listed = orjson.loads(await self._call(self._core.list_node_without_preload_content))
-        return [node["metadata"]["name"] for node in listed["items"]]
+    async def node_names(self, labels: Mapping[str, str] | None = None) -> list[str]:
+        """Those that pods can be put on, of these labels."""
+        selector = ",".join(f"{name}={value}" for name, value in (labels or {}).items())
+        call = self._core.list_node_without_preload_content
+        nodes = orjson.loads(await self._call(call, label_selector=selector))["items"]
+        return [node["metadata"]["name"] for node in nodes if _takes_pods(node)]
 
     async def taint_node(self, name: str, taints: Sequence[Mapping[str, str]]) -> None:
         """Its taints are these and no others."""
@@ -284,6 +287,12 @@ def _exit_code(data: bytes) -> int:
     if told.get("reason") == "NonZeroExitCode":
         return int(told["details"]["causes"][0]["message"])
     raise KubeError(f"exec failed: {_message(data)}")
+
+
+def _takes_pods(node: Mapping[str, Any]) -> bool:
+    spec = node["spec"]
+    shut = any(taint["effect"] in ("NoSchedule", "NoExecute") for taint in spec.get("taints", ()))
+    return not (shut or spec.get("unschedulable"))
 
 
 def _message(body: bytes) -> str:

@@ -153,6 +153,8 @@ class Runtime(Protocol):
 
     name: str
     enforced: Enforced
+    room: int | None
+    """Once it has started: how many sandboxes may be there at once; None = whatever is asked for."""
 
     async def start(self) -> None: ...
 

@@ -34,6 +34,7 @@ class Place:
     pull_policy: str = "IfNotPresent"
     node_selector: Mapping[str, str] | None = None
     runtime_class: str = ""
+    per_node: int = 0
 
 
 class KubernetesRuntime:
@@ -50,6 +51,7 @@ class KubernetesRuntime:
         self._lease = f"owner-{self._owner}"
         self._forbidden: list[tuple[str, int]] = []
         self.ports = (0, 0)
+        self.room: int | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._living: asyncio.Task[None] | None = None
         self._opened = AsyncExitStack()
@@ -79,6 +81,8 @@ class KubernetesRuntime:
         self._opened.push_async_callback(self._leave)
         self._living = asyncio.create_task(self._live())
         await self._reap()
+        if self._place.per_node:
+            self.room = self._place.per_node * len(await self.kube.node_names(self._place.node_selector))
         self.watch = PodWatch(self.kube, f"{pod_spec.OWNER}={self._owner}")
         self._opened.push_async_callback(self.watch.close)
         await self.watch.start()
@@ -153,6 +157,7 @@ class KubernetesRuntime:
             pull_policy=self._place.pull_policy,
             node_selector=self._place.node_selector or {},
             runtime_class=self._place.runtime_class,
+            spread_by={pod_spec.OWNER: self._owner} if self._place.per_node else {},
         )
         try:
             await self.kube.create_pod(pod)

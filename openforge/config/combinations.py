@@ -1,6 +1,7 @@
 """Rules of the configuration that need more than one key. Each refusal says where, what and what to change."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from openforge.config.models import Config, size_bytes
@@ -17,7 +18,14 @@ class Clash(NamedTuple):
 
 def check_together(config: Config, where: Mapping[tuple[str, ...], str]) -> None:
     """Raises ConfigError with every clash of `config`; `where` says where a key stands."""
-    clashes = [*_policy(config), *_sandbox(config), *_batch(config), *_machine(config), *_lengths(config)]
+    clashes = [
+        *_policy(config),
+        *_harnesses(config),
+        *_sandbox(config),
+        *_batch(config),
+        *_machine(config),
+        *_lengths(config),
+    ]
     if not clashes:
         return
     lines = [f"{where.get(tuple(clash.key.split('.')), 'default')}: {clash.what}" for clash in clashes]
@@ -38,6 +46,16 @@ def _policy(config: Config) -> Iterator[Clash]:
             "policy.engine",
             'policy.engine = "openai" answers with text, and run.mode = "train" needs tokens',
             'set run.mode = "record", or use policy.engine = "vllm"',
+        )
+
+
+def _harnesses(config: Config) -> Iterator[Clash]:
+    known = {Path(harness).name for harness in config.run.harnesses}
+    for name in sorted(config.run.harness_concurrency.keys() - known):
+        yield Clash(
+            f"run.harness_concurrency.{name}",
+            f"run.harness_concurrency names {name!r}, which is not in run.harnesses ({', '.join(sorted(known))})",
+            f"add {name!r} to run.harnesses, or take it out of run.harness_concurrency",
         )
 
 

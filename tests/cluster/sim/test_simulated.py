@@ -1,5 +1,6 @@
 """A whole simulated cluster: the orchestrator's rollouts on it, and what its fleet file makes go wrong."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -116,6 +117,19 @@ async def test_pods_that_find_no_room_wait_for_it(tmp_path: Path, kube: Kube) ->
     ended, records = await simulate(tmp_path, QUICK, 60, **{"sandbox.request_cpu": 4})
     assert check(ended, records) == {}
     assert await left(kube) == []
+
+
+async def test_no_node_has_more_than_its_share(tmp_path: Path, kube: Kube) -> None:
+    running = asyncio.create_task(simulate(tmp_path, SLOW, 30, **{"target.per_node": 2}))
+    most: Counter[str] = Counter()
+    while not running.done():
+        now = Counter(pod["spec"].get("nodeName", "") for pod in await left(kube))
+        del now[""]
+        most |= now
+        await asyncio.sleep(0.3)
+    ended, records = await running
+    assert check(ended, records) == {}
+    assert most == dict.fromkeys((f"cpu-{number:03}" for number in range(10)), 2)
 
 
 async def test_a_control_plane_that_half_died_is_made_anew(plane: ControlPlane, tmp_path: Path) -> None:

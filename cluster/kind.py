@@ -7,6 +7,7 @@ what it is and made anew.
 
 import ipaddress
 import json
+import shutil
 import tempfile
 import time
 from dataclasses import asdict, dataclass
@@ -153,21 +154,37 @@ def _create(name: str, image: str, say: docker.Say, retain: bool) -> None:
         config.write_text(json.dumps(cluster_config(own)))
         argv = [*_kind(), "create", "cluster", "--name", name, "--config", str(config)]
         argv += ["--kubeconfig", str(kubeconfig), "--wait", f"{_READY_S:g}s"]
-        argv += ["--image", image] if image else []
-        argv += ["--retain"] if retain else []
+        argv += ["--retain", *(["--image", image] if image else [])]
         _write(name, _Note(image or "kind's own"))
         say(" ".join(argv))
         began = time.monotonic()
         try:
             run_program(argv, step=f"making cluster {name}", timeout_s=_CREATE_S, on_line=lambda line: _tell(line, say))
         except InfraError as error:
-            if retain:
-                error.hint = error.hint or f"the node stays: docker logs {_node(name)}; openforge down removes it"
+            if _container(name) is not None:
+                error.hint = f"see {_export_logs(name, say)}"
+                if retain:
+                    error.hint += "; the node stays until openforge down"
+                else:
+                    _delete(name, say)
             raise
     node = _container(name)
     assert node is not None
     _write(name, _Note(image or str(node["Config"]["Image"]), node["Id"]))
     say(f"cluster {name} was made in {time.monotonic() - began:.0f} s")
+
+
+def _export_logs(name: str, say: docker.Say) -> Path:
+    """The folder with everything that a node which did not come up has written."""
+    folder = _file(name, "logs")
+    shutil.rmtree(folder, ignore_errors=True)
+    argv = [*_kind(), "export", "logs", str(folder), "--name", name]
+    say(" ".join(argv))
+    try:
+        run_program(argv, step="collecting the node's logs", timeout_s=_QUICK_S)
+    except InfraError as error:
+        say(f"not all of the logs: {error.summary.splitlines()[-1]}")
+    return folder
 
 
 def cluster_config(own_image: bool) -> dict[str, Any]:

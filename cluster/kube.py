@@ -26,6 +26,7 @@ Pod = dict[str, Any]
 _CALL_S, _WATCH_S = 30.0, 60
 _CHUNK_BYTES = 1 << 20  # of one message: a bigger one closes the stream
 _TRIES, _BACKOFF_S = 6, 0.2
+_CONNECTIONS = 32  # a handshake costs both sides more than a request does
 _MERGE = "application/merge-patch+json"
 _STDIN, _STDOUT, _STDERR, _ERROR = 0, 1, 2, 3
 
@@ -54,6 +55,7 @@ class Kube:
         self._api, self._core = api, client.CoreV1Api(api)
         self._network = client.NetworkingV1Api(api)
         self._leases = client.CoordinationV1Api(api)
+        api.configuration.connection_pool_maxsize = 0  # each exec holds a connection for as long as its command runs
         self._sockets: Any = WsApiClient(api.configuration, heartbeat=20)  # type: ignore[no-untyped-call]
         self._exec: Any = client.CoreV1Api(self._sockets)
 
@@ -61,7 +63,7 @@ class Kube:
     async def connect(cls, kubeconfig: Path | None, context: str, namespace: str) -> Self:
         """InfraError when there is no such cluster in the kubeconfig (None: the person's own)."""
         settings = client.Configuration()
-        settings.connection_pool_maxsize = 0  # each exec holds a connection for as long as its command runs
+        settings.connection_pool_maxsize = _CONNECTIONS
         try:
             await config.load_kube_config(  # type: ignore[no-untyped-call]
                 config_file=str(kubeconfig) if kubeconfig else None,

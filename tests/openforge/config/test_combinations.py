@@ -101,3 +101,9 @@ def test_a_simulated_cluster_needs_no_provider(tmp_path: Path) -> None:
     assert (config.target.kind, config.policy.engine, config.run.mode) == ("sim", "openai", "record")
     with pytest.raises(ConfigError, match="needs tokens"):
         load(tmp_path, "sim", {"run.mode": "train"}, env={})
+
+
+def test_a_cap_names_a_harness_of_the_run(refusal, tmp_path: Path) -> None:
+    assert "names 'codex'" in refusal("[run]\nharness_concurrency = {codex = 2}").summary
+    text = "[run]\nharnesses = ['mine/odd']\nharness_concurrency = {odd = 2}"
+    assert accepted(tmp_path, text).run.harness_concurrency == {"odd": 2}

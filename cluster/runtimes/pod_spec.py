@@ -53,11 +53,13 @@ def rollout_pod(
     pull_policy: str,
     node_selector: Mapping[str, str],
     runtime_class: str = "",
+    work: str = "/app",
 ) -> dict[str, Any]:
-    """The whole object. `deadline_s` is when Kubernetes ends it though nobody asks for that any more."""
+    """The whole object. `deadline_s` is when Kubernetes ends it though nobody asks for that any more;
+    `work` is where the image has its work folder."""
     disk = size_bytes(sandbox.disk)
     limits = {"cpu": f"{sandbox.cpu:g}", "memory": str(size_bytes(sandbox.memory)), "ephemeral-storage": str(2 * disk)}
-    folders = {"work": "/app", "home": "/home/agent", "untrusted": "/run/untrusted"}
+    folders = {"work": work, "home": "/home/agent", "untrusted": "/run/untrusted"}
     own = {"temp": "/tmp", "run": "/run/openforge"}
     kept = {"task": "/opt/task", "tests": "/tests", "orig": "/orig", "verifier": "/logs/verifier"}
 

@@ -4,7 +4,7 @@ The recorder stays on this machine: it listens where docker's network for kind e
 """
 
 import asyncio
-from collections import Counter
+from collections import defaultdict
 
 from cluster import docker, kind
 from cluster.docker import Say
@@ -27,7 +27,7 @@ class NodeImages:
     def __init__(self, cluster: kind.Cluster, say: Say) -> None:
         self._cluster, self._say = cluster, say
         self._ready: dict[str, RolloutImage] = {}
-        self._failed: Counter[str] = Counter()
+        self._failed: dict[str, list[InfraError]] = defaultdict(list)
         self._lock = asyncio.Lock()
 
     async def __call__(self, order: Order) -> RolloutImage:
@@ -39,14 +39,14 @@ class NodeImages:
         return self._ready[key]
 
     async def _try(self, key: str, order: Order) -> RolloutImage:
-        """A build may take minutes, and others wait for it: what failed a few times is not tried for every rollout."""
-        if self._failed[key] >= _TRIES:
-            raise AttemptError(ErrorClass.IMAGE, f"{self._failed[key]} builds of the image of {order.task.ref} failed")
-        try:
-            return await asyncio.to_thread(self._bring, order)
-        except InfraError as error:
-            self._failed[key] += 1
-            raise AttemptError(ErrorClass.IMAGE, error.summary, hint=error.hint) from error
+        """A build may take minutes, and others wait for it: a task's that failed a few times stays failed."""
+        failed = self._failed[key]
+        if len(failed) < _TRIES or order.task.dockerfile is None:
+            try:
+                return await asyncio.to_thread(self._bring, order)
+            except InfraError as error:
+                failed.append(error)
+        raise AttemptError(ErrorClass.IMAGE, failed[-1].summary, hint=failed[-1].hint) from failed[-1]
 
     def _bring(self, order: Order) -> RolloutImage:
         if order.task.dockerfile is None:

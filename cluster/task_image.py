@@ -14,10 +14,11 @@ from typing import Any
 
 from cluster import docker
 from cluster.images import SANDBOX_FOLDER, build, context_folder, ensure_harness, harness_name, npm_versions, short_hash
-from cluster.install import Installed
+from cluster.install import Installed, install
+from openforge.config.models import Run
 from openforge.errors import InfraError
-from openforge.harness import HarnessManifest
-from openforge.task import Task
+from openforge.harness import HarnessManifest, harness_roots, load_harness
+from openforge.task import Task, load_tasks
 
 _LAYER = SANDBOX_FOLDER / "task.Dockerfile"
 _TAKEN = (
@@ -60,6 +61,19 @@ def ensure_task(task: Task, manifest: HarnessManifest, installed: Installed, say
             shutil.copyfile(_LAYER, context / "Dockerfile")
             build(name, context, "task", say, arguments, npm_versions(installed))
     return RolloutImage(name, work_folder(task, name), environment(name))
+
+
+def run_images(run: Run, project: Path, say: docker.Say) -> list[tuple[Task | None, str, str]]:
+    """Every image that a run needs, made where it is not there: the task that it is for (None: for all that bring none),
+    the harness, the image's name. InfraError."""
+    made: list[tuple[Task | None, str, str]] = []
+    own = [task for task in load_tasks(run.tasks) if task.dockerfile]
+    for name in run.harnesses:
+        manifest = load_harness(name, harness_roots(project))
+        installed = install(manifest, say)
+        made.append((None, name, ensure_harness(manifest, installed, say)))
+        made += [(task, name, ensure_task(task, manifest, installed, say).name) for task in own]
+    return made
 
 
 def work_folder(task: Task, image: str) -> str:

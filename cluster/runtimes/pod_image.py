@@ -5,6 +5,7 @@ no user but root.
 """
 
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -16,6 +17,8 @@ START = OURS / "start"
 """Where the start files are kept: in the pod, a volume lies over the folder that they are in."""
 TOOLS = OURS / "tools"
 _USER, _HOME = 1000, "/home/agent"
+_ROOTS_HOME = Path("/root")
+"""Where tools lie that root installed for itself, in Dockerfiles that expect to run as root."""
 _ENV_NODE = b"#!/usr/bin/env node"
 
 
@@ -36,16 +39,19 @@ def carry(node: Path, harness: Path) -> None:
             command.write_bytes(b"#!" + os.fsencode(program) + text.removeprefix(_ENV_NODE))
 
 
-def settle(work: Path, root: Path = Path("/"), start: Path = START) -> None:
+def settle(work: Path) -> None:
     """Keep the start files where no volume will lie over them, and let the rollout's user be somebody."""
     work.mkdir(parents=True, exist_ok=True)
-    start.mkdir(parents=True)
+    START.mkdir()
     if entries := [entry.path for entry in os.scandir(work)]:
-        subprocess.run([str(TOOLS / "cp"), "-a", "--", *entries, str(start)], check=True)
-    give(start)
+        subprocess.run([str(TOOLS / "cp"), "-a", "--", *entries, str(START)], check=True)
+    give(START)
     for folder in work.parents:
         folder.chmod(stat.S_IMODE(folder.stat().st_mode) | 0o111)
-    name_user(root / "etc")
+    if _ROOTS_HOME.is_dir():
+        _ROOTS_HOME.chmod(0o755)
+    name_user(Path("/etc"))
+    keep_path(Path("/etc/profile.d"), os.environ.get("PATH", ""))
 
 
 def give(folder: Path) -> None:
@@ -71,6 +77,12 @@ def name_user(etc: Path) -> None:
         )
         if not any(entry.split(":")[2:3] == [str(_USER)] for entry in text.splitlines()):
             path.write_text(text + ("" if text.endswith("\n") else "\n") + line + "\n")
+
+
+def keep_path(profiles: Path, path: str) -> None:
+    """A login shell, which is what some harnesses start, would forget the image's PATH for the distribution's own."""
+    if path and profiles.is_dir():
+        (profiles / "openforge.sh").write_text(f"export PATH={shlex.quote(path)}:/opt/node/bin:/opt/openforge/bin\n")
 
 
 def main() -> None:

@@ -73,8 +73,8 @@ class PodSandbox:
         files = {f"{layout.home}/{path}": text.encode() for path, text in launch.files.items()}
         files[layout.ca] = await asyncio.to_thread(ca.read_bytes)
         argv = launch.argv
-        if argv[0] == "python3":  # a harness's Python is ours, not the one that a task's image may have
-            argv = (layout.python, *argv[1:])
+        if order.task.dockerfile is not None and argv[0] == "python3":
+            argv = (layout.python, *argv[1:])  # ours: the task's image may have none, or an old one
         plan = {
             "id": "harness",
             "argv": argv,

@@ -50,22 +50,12 @@ def show(name: Annotated[str, typer.Argument(help="An image, as `images ls` name
 @images_app.command()
 def build() -> None:
     """Build the images of the run's harnesses, and of its tasks that bring their own; those that are there stay."""
-    from cluster import docker, images
-    from cluster.install import install
-    from cluster.task_image import ensure_task
-    from openforge.harness import harness_roots, load_harness
-    from openforge.task import load_tasks
+    from cluster import docker
+    from cluster.task_image import run_images
 
     docker.require()
-    run, rows = settings.current().load().config.run, []
-    own = [task for task in load_tasks(run.tasks) if task.dockerfile]
-    for name in run.harnesses:
-        harness = load_harness(name, harness_roots(settings.current().project))
-        installed = install(harness, output.say)
-        rows.append({"task": None, "harness": name, "image": images.ensure_harness(harness, installed, output.say)})
-        for task in own:
-            image = ensure_task(task, harness, installed, output.say)
-            rows.append({"task": task.ref, "harness": name, "image": image.name})
+    made = run_images(settings.current().load().config.run, settings.current().project, output.say)
+    rows = [{"task": task and task.ref, "harness": harness, "image": image} for task, harness, image in made]
     output.emit(rows, ["task", "harness", "image"])
 
 

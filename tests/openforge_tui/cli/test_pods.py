@@ -11,6 +11,7 @@ import pytest
 from cluster import kind
 
 ROOT = Path(__file__).parents[3]
+OWN = ROOT / "tests" / "harbor_tasks"
 pytestmark = [pytest.mark.contract, pytest.mark.timeout(900)]
 
 
@@ -53,6 +54,51 @@ def test_tasks_are_valid_in_pods_too(tmp_path: Path, cluster: kind.Cluster) -> N
     done = typed(tmp_path, cluster, "tasks", "validate", "desk/fix-mean", "desk/rename-md", "-o", "json")
     assert done.returncode == 0, done.stderr + done.stdout
     assert {(row["check"], row["got"]) for row in json.loads(done.stdout)} >= {("oracle", 1.0), ("nothing", 0.0)}
+
+
+@pytest.mark.parametrize("name", ["react", "pi", "codex"])
+def test_a_real_harness_works_in_an_image_that_has_one_static_program(
+    tmp_path: Path, cluster: kind.Cluster, name: str
+) -> None:
+    """No libc, no bash, no Python, no node, no /usr/bin/env, and a work folder of its own."""
+    done = typed(tmp_path, cluster, "harness", "check", name, "--task", str(OWN / "bare"), "-o", "json")
+    assert done.returncode == 0, done.stderr
+    seen = {row["what"]: row["seen"] for row in json.loads(done.stdout)}
+    assert (seen["reward"], seen["exit_code"], seen["calls"]) == (1.0, 0, 3)
+
+
+def test_tasks_that_bring_their_own_image_are_valid_in_pods(tmp_path: Path, cluster: kind.Cluster) -> None:
+    done = typed(tmp_path, cluster, "tasks", "validate", str(OWN), "-o", "json")
+    assert done.returncode == 0, done.stderr + done.stdout
+    got = {(row["task"].rpartition("/")[2], row["check"]): row["got"] for row in json.loads(done.stdout)}
+    expected = {"nothing": 0.0, "oracle": 1.0, "same start files": 1.0}
+    assert got == {(task, check): value for task in ("bare", "shop") for check, value in expected.items()} | {
+        ("bare", "near-miss-reversed"): 0.0
+    }
+
+
+def test_images_of_tasks_are_listed_and_go_when_no_run_names_them(tmp_path: Path, cluster: kind.Cluster) -> None:
+    (tmp_path / "openforge.toml").write_text(f'[run]\ntasks = ["{OWN / "bare"}"]\nharnesses = ["react"]\n')
+    built = json.loads(typed(tmp_path, cluster, "images", "build", "-o", "json").stdout)
+    [image] = [row["image"] for row in built if row["task"]]
+    rows = json.loads(typed(tmp_path, cluster, "images", "ls", "-o", "json").stdout)
+    assert {row["kind"] for row in rows if row["image"] == image} == {"task"}
+    assert image not in typed(tmp_path, cluster, "images", "prune").stdout
+    (tmp_path / "openforge.toml").write_text('[run]\ntasks = ["desk"]\n')
+    gone = typed(tmp_path, cluster, "images", "prune").stdout
+    assert image in gone
+    assert image.replace("-react:", ":").partition(":")[0] in gone
+
+
+@pytest.mark.parametrize("words", [("tasks", "validate"), ("run", "--tasks")])
+def test_a_task_that_brings_its_own_image_is_refused_where_there_are_no_images(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    argv = [sys.executable, "-P", "-m", "openforge_tui", "--project", str(tmp_path), *words, str(OWN / "bare")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 2
+    assert "harbor_tasks/bare is an image of its own" in done.stderr
+    assert "--target kind" in done.stderr
 
 
 def test_a_cluster_of_somebody_else_stays_as_it_is(

@@ -64,7 +64,7 @@ def ensure_task(task: Task, manifest: HarnessManifest, installed: Installed, say
 
 
 def run_images(run: Run, project: Path, say: docker.Say) -> list[tuple[Task | None, str, str]]:
-    """Every image that a run needs, made where it is not there: the task that it is for (None: for all that bring none),
+    """Every image that a run needs, made where it is not there: the task that it is for (None: all that bring none),
     the harness, the image's name. InfraError."""
     made: list[tuple[Task | None, str, str]] = []
     own = [task for task in load_tasks(run.tasks) if task.dockerfile]

@@ -10,7 +10,7 @@ from desk import Desk
 from cluster import docker, task_image
 from cluster.kube import Kube
 from cluster.runtimes import pod_image
-from cluster.runtimes.pod_spec import ROLE
+from cluster.runtimes.pod_spec import RUN
 from cluster.runtimes.process import ProcessRuntime
 from openforge.errors import InfraError
 from openforge.harness import load_harness
@@ -67,7 +67,7 @@ def test_a_setup_script_makes_the_start_files_though_there_is_a_dockerfile(desk:
         (None, "/app"),
         ("", "/app"),
         ("/testbed/", "/testbed"),
-        ("/root/x", "/root/x"),
+        ("/srv/deep/x", "/srv/deep/x"),
         ("/opt/x", "/opt/x"),
         ("/", None),
         ("/opt", None),
@@ -168,7 +168,7 @@ class TestInPods:
         for rollout in rollouts:
             for word in [task.ref, *said]:
                 assert word in rollout.result.detail
-        assert (await kube.list_pods(f"{ROLE}=rollout"))["items"] == []
+        assert (await kube.list_pods(f"{RUN}={pods.run_dir.name}"))["items"] == []
 
     async def test_several_containers_are_refused_by_name(self, pods: Desk, tmp_path: Path) -> None:
         task = copy_of("bare", tmp_path)

@@ -33,9 +33,10 @@ class NodeImages:
     async def __call__(self, order: Order) -> RolloutImage:
         """The image, which is in the node by then. AttemptError."""
         key = await asyncio.to_thread(_key, order)
-        async with self._lock:
-            if key not in self._ready:
-                self._ready[key] = await self._try(key, order)
+        if key not in self._ready:  # else nothing is to be waited for
+            async with self._lock:
+                if key not in self._ready:
+                    self._ready[key] = await self._try(key, order)
         return self._ready[key]
 
     async def _try(self, key: str, order: Order) -> RolloutImage:

@@ -5,6 +5,7 @@ ours of it; what a `FROM` or a package list stands for on the day is not part of
 """
 
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
@@ -106,10 +107,18 @@ def _build_own(task: Task, name: str, say: docker.Say) -> None:
     try:
         docker.build(name, folder, kind="task", say=say)
     except InfraError as error:
+        why = _from_last_step(error.summary)
         raise InfraError(
-            f"the image of {task.ref} cannot be built from its environment/Dockerfile: {error.summary}",
+            f"the image of {task.ref} cannot be built from its environment/Dockerfile: {why}",
             hint=error.hint or f"docker build {folder}",
         ) from error
+
+
+def _from_last_step(summary: str) -> str:
+    """What docker said, without its colours and without the steps that went well."""
+    head, *lines = re.sub(r"\x1b\[[0-9;]*m", "", summary).splitlines()
+    steps = [number for number, line in enumerate(lines) if line.startswith("Step ")]
+    return "\n".join([head, *lines[steps[-1] if steps else 0 :]])
 
 
 def _config(image: str) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class ProcessSandbox:
         return await grade(self._runner, order.task, workspace.work, workspace.orig, order.log, bounds)
 
 
-NO_IMAGE_HINT = "openforge run --target kind, or add [openforge] setup to its task.toml"
+NO_IMAGE_HINT = "add --target kind, or [openforge] setup to its task.toml"
 
 
 def no_image(task: Task) -> str:

@@ -87,6 +87,14 @@ def test_the_work_folder_is_the_images_own(workdir: str, work: str | None, monke
     assert task_image.environment("x") == {"A": "b=c", "PATH": "/x"}
 
 
+def test_of_a_failed_build_the_step_is_told_that_failed() -> None:
+    said = "building x: docker ended\nDEPRECATED\nStep 1/2 : FROM y\nStep 2/2 : RUN z\n\x1b[91mno z\x1b[0m"
+    assert task_image._from_last_step(said) == "building x: docker ended\nStep 2/2 : RUN z\nno z"
+    assert (
+        task_image._from_last_step("building x: docker ended\n#5 ERROR: z") == "building x: docker ended\n#5 ERROR: z"
+    )
+
+
 def test_a_rollouts_user_gets_a_name_where_the_image_has_none(tmp_path: Path) -> None:
     pod_image.name_user(tmp_path / "etc")
     assert (tmp_path / "etc" / "passwd").read_text().splitlines()[1] == "agent:x:1000:1000::/home/agent:/bin/sh"

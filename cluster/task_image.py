@@ -105,7 +105,7 @@ def _build_own(task: Task, name: str, say: docker.Say) -> None:
     if docker.image(name) is not None:
         return
     try:
-        docker.build(name, folder, kind="task", say=say)
+        build(name, folder, "task", say, {}, ())
     except InfraError as error:
         why = _from_last_step(error.summary)
         raise InfraError(

@@ -70,6 +70,7 @@ def rollout_pod(
             "imagePullPolicy": pull_policy,
             "command": [*ENTRY, "-I", f"{_AGENT_FOLDER}/pod_agent.py"],
             "workingDir": "/",
+            "env": [{"name": "LD_PRELOAD", "value": ""}],  # an image's own is for its commands, not for our agent
             # a limit without a request is a request, and few pods would fit
             "resources": {"requests": {**requests, "ephemeral-storage": _REQUEST_DISK}, "limits": limits},
             "securityContext": {

@@ -53,6 +53,7 @@ def test_a_pod_is_bounded_and_may_nothing() -> None:
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
         assert container["command"][-1].endswith("pod_agent.py")  # k19: never the image's own
         assert container["imagePullPolicy"] == "IfNotPresent"  # n02
+        assert container["env"] == [{"name": "LD_PRELOAD", "value": ""}]  # what an image preloads is not for PID 1
     agent, keeper = ({mount["mountPath"] for mount in c["volumeMounts"]} for c in spec["containers"])
     assert keeper - agent == {"/opt/task", "/tests", "/orig", "/logs/verifier"}
     assert not [volume for volume in spec["volumes"] if "emptyDir" not in volume]

@@ -5,6 +5,8 @@ folder for the reward that the agent's code never sees when the verifier runs it
 crashes, hangs or writes nonsense is our failure (class `grader`), never a reward of 0.
 """
 
+import json
+import math
 import os
 import re
 import stat
@@ -19,7 +21,9 @@ from openforge.task import Task
 
 _NUMBER = re.compile(rb"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,2})?\s*")
 _UNTRUSTED_S = 30.0
-_REWARD_BYTES = 64
+_REWARD_BYTES, _READ_BYTES = 64, 1 << 12
+REWARD_FILES = ("reward.txt", "reward.json")
+"""Harbor's two forms; the first that is there counts."""
 
 
 async def grade(runtime: Runner, task: Task, work: Path, orig: Path, log: Path, limits: Limits) -> Grade:
@@ -32,7 +36,7 @@ async def grade(runtime: Runner, task: Task, work: Path, orig: Path, log: Path, 
     try:
         removed = clean_work(work, runtime.layout(folder).work)
         ended, commands, planted = await _run(runtime, task, folder, work, orig, log, limits)
-        reward, problem = verdict(ended, *read_reward(verifier / "reward.txt"))
+        reward, problem = verdict(ended, *read_reward(verifier))
         details: dict[str, Any] = {"exit_code": ended.code, "untrusted_commands": commands}
         details["removed"] = [*removed, *planted][:20]
         return Grade(reward, problem, details, time.monotonic() - started_s)
@@ -40,26 +44,47 @@ async def grade(runtime: Runner, task: Task, work: Path, orig: Path, log: Path, 
         runtime.remove_folder(folder)
 
 
-def read_reward(path: Path) -> tuple[float | None, str]:
+def read_reward(folder: Path) -> tuple[float | None, str]:
     """The one finite number that the verifier wrote, or None and why not."""
+    return choose_reward(*(_read(folder / name) for name in REWARD_FILES))
+
+
+def choose_reward(text: bytes | str, table: bytes | str) -> tuple[float | None, str]:
+    """The reward from the bytes of REWARD_FILES, or why there are none; None and why not."""
+    if isinstance(text, str) and isinstance(table, bytes):
+        return _parse_table(table)
+    if isinstance(text, str):
+        return None, text
+    if len(text) > _REWARD_BYTES or not _NUMBER.fullmatch(text):
+        return None, f"the reward is not one number: {text[:_REWARD_BYTES]!r}"
+    return float(text), ""
+
+
+def _parse_table(data: bytes) -> tuple[float | None, str]:
+    """An object of numbers: the one called `reward` counts, or the only one."""
+    try:
+        table = json.loads(data)
+    except ValueError:
+        table = None
+    if isinstance(table, dict):
+        number = next(iter(table.values())) if len(table) == 1 else table.get("reward")
+        if isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number):
+            return float(number), ""
+    return None, f"reward.json has no number that is the reward: {data[:_REWARD_BYTES]!r}"
+
+
+def _read(path: Path) -> bytes | str:
+    """The first bytes of a regular file, or why there are none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        return None, f"no reward was written ({error.strerror})"
+        return f"no reward was written ({error.strerror})"
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None, "the reward is not a regular file"
-        data = os.read(descriptor, _REWARD_BYTES + 1)
+            return "the reward is not a regular file"
+        return os.read(descriptor, _READ_BYTES)
     finally:
         os.close(descriptor)
-    return parse_reward(data)
-
-
-def parse_reward(data: bytes) -> tuple[float | None, str]:
-    """A reward file's content as its one finite number, or None and why not."""
-    if len(data) > _REWARD_BYTES or not _NUMBER.fullmatch(data):
-        return None, f"the reward is not one number: {data[:_REWARD_BYTES]!r}"
-    return float(data), ""
 
 
 async def _run(

@@ -1,7 +1,8 @@
 """Images of sandboxes and harnesses, each named by the hash of all that goes into it: a name that is there is right.
 
 Three layers, each on the one before: Debian (`base`), what every sandbox has (`sandbox`), one harness (`harness`). A
-harness comes from the folder that the process runtime installs, so both run the same bytes.
+harness comes from the folder that the process runtime installs, so both run the same bytes. Images of tasks are made in
+task_image.py.
 """
 
 import hashlib
@@ -25,15 +26,18 @@ from openforge.program import run_program
 VERSIONS = "dev.openforge.versions"
 """Label: every pinned package of an image, `NAME=VERSION` with blanks between."""
 
-ENTRY = ("/opt/openforge/lib/loader", "--library-path", "/opt/openforge/lib", "/opt/openforge/bin/python")
-"""How the pod's agent's Python starts in any image: by its own loader."""
+ENTRY = ("/opt/openforge/bin/python3",)
+"""The Python of the pod's agent, which starts in any image: it has a loader and libraries of its own."""
 
-_FOLDER = Path(__file__).parent / "sandbox_image"
+SANDBOX_FOLDER = Path(__file__).parent / "sandbox_image"
+"""The Dockerfiles of sandboxes."""
+
 _ROOT = Path(__file__).resolve().parent.parent
 _SOURCES = (
     "cluster/runtimes/pod_agent.py",
     "cluster/runtimes/pod_words.py",
     "cluster/runtimes/pod_protocol.py",
+    "cluster/runtimes/pod_image.py",
     "cluster/runtimes/untrusted_client.py",
     "cluster/worktree.py",
     "cluster/beneath.py",
@@ -59,13 +63,14 @@ class Image:
 
 def sandbox_name() -> str:
     """What the sandbox image is called, built or not. It is named by what is ours of it, not by the day's Debian."""
-    files = [*_agent_files(), _FOLDER / "Dockerfile"]
-    return f"openforge/sandbox:{_hash(*(f'{path.relative_to(_ROOT)} '.encode() + path.read_bytes() for path in files))}"
+    files = [*_agent_files(), SANDBOX_FOLDER / "Dockerfile"]
+    parts = (f"{path.relative_to(_ROOT)} ".encode() + path.read_bytes() for path in files)
+    return f"openforge/sandbox:{short_hash(*parts)}"
 
 
 def harness_name(manifest: HarnessManifest) -> str:
     """What a harness's image is called, built or not."""
-    return f"openforge/harness-{manifest.name}:{_hash(sandbox_name(), manifest.content_hash())}"
+    return f"openforge/harness-{manifest.name}:{short_hash(sandbox_name(), manifest.content_hash())}"
 
 
 def ensure_sandbox(say: docker.Say) -> str:
@@ -73,17 +78,15 @@ def ensure_sandbox(say: docker.Say) -> str:
     base, name = ensure_base(say), sandbox_name()
     if docker.image(name) is not None:
         return name
-    with _context() as context:
-        shutil.copyfile(_FOLDER / "Dockerfile", context / "Dockerfile")
+    with context_folder() as context:
+        shutil.copyfile(SANDBOX_FOLDER / "Dockerfile", context / "Dockerfile")
         for path in _agent_files():
             target = context / "agent" / path.relative_to(_ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
-        python = " ".join(ENTRY)
-        _program(context / "python3", f'#!/bin/sh\nexec {python} "$@"\n')
-        agent = "/opt/openforge/agent/cluster/runtimes/pod_words.py"
-        _program(context / "untrusted", f'#!/bin/sh\nexec {python} -I {agent} ask-untrusted "$@"\n')
-        _build(name, context, "sandbox", say, {"BASE": base}, ())
+        words = f"{' '.join(ENTRY)} -I /opt/openforge/agent/cluster/runtimes/pod_words.py"
+        _program(context / "untrusted", f'#!/opt/openforge/bin/bash\nexec {words} ask-untrusted "$@"\n')
+        build(name, context, "sandbox", say, {"BASE": base}, ())
     return name
 
 
@@ -92,12 +95,12 @@ def ensure_harness(manifest: HarnessManifest, installed: Installed, say: docker.
     sandbox, name = ensure_sandbox(say), harness_name(manifest)
     if docker.image(name) is not None:
         return name
-    with _context() as context:
+    with context_folder() as context:
         shutil.copyfile(manifest.root / "Dockerfile", context / "Dockerfile")
         _link_tree(installed.root, context / "harness")
         if installed.node is not None:
             _link_tree(installed.node, context / "node")
-        _build(name, context, "harness", say, {"SANDBOX": sandbox}, _npm_versions(installed))
+        build(name, context, "harness", say, {"SANDBOX": sandbox}, npm_versions(installed))
     return name
 
 
@@ -120,7 +123,7 @@ def remove_old(keep: Iterable[str], say: docker.Say) -> list[str]:
     """Remove images of ours that are in no use and not in `keep`; the base, which is in all, stays."""
     kept, gone = set(keep), []
     for image in list_images():
-        if image.name not in kept and image.kind in ("sandbox", "harness", "node"):
+        if image.name not in kept and image.kind in ("sandbox", "harness", "task", "node"):
             try:
                 docker.docker("image", "rm", image.name, step=f"removing {image.name}")
             except InfraError as error:
@@ -134,7 +137,7 @@ def _agent_files() -> list[Path]:
     return [_ROOT / name for name in _SOURCES]
 
 
-def _build(
+def build(
     name: str, context: Path, kind: str, say: docker.Say, arguments: dict[str, str], versions: Iterable[str]
 ) -> None:
     """Build, ask the image what Debian packages it holds, and name it once its label says all versions."""
@@ -152,7 +155,8 @@ def _build(
     docker.docker("image", "rm", "--no-prune", unlabelled, step="naming the image")
 
 
-def _npm_versions(installed: Installed) -> list[str]:
+def npm_versions(installed: Installed) -> list[str]:
+    """The packages of a harness and its node, `NAME=VERSION`."""
     versions = []
     for folder in filter(None, (installed.root, installed.node and installed.node.parent.parent)):
         lock = folder / "node_modules" / ".package-lock.json"
@@ -163,7 +167,7 @@ def _npm_versions(installed: Installed) -> list[str]:
 
 
 @contextmanager
-def _context() -> Iterator[Path]:
+def context_folder() -> Iterator[Path]:
     """An empty folder on the cache's file system, so that what is installed can be linked into it."""
     place = cache_dir() / "contexts"
     place.mkdir(parents=True, exist_ok=True)
@@ -185,7 +189,8 @@ def _program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def _hash(*parts: str | bytes) -> str:
+def short_hash(*parts: str | bytes) -> str:
+    """12 hex characters over the parts and where each ends."""
     digest = hashlib.blake2b(digest_size=6)
     for part in parts:
         data = part.encode() if isinstance(part, str) else part

@@ -4,16 +4,21 @@ The recorder stays on this machine: it listens where docker's network for kind e
 """
 
 import asyncio
+from collections import defaultdict
 
-from cluster import docker, images, kind
+from cluster import docker, kind
 from cluster.docker import Say
+from cluster.images import ensure_harness
 from cluster.kube import Kube
 from cluster.runtimes.base import Order
 from cluster.runtimes.kubernetes import KubernetesRuntime, Place
 from cluster.states import AttemptError, ErrorClass
+from cluster.task_image import RolloutImage, ensure_task, task_name
 from openforge.config.models import Config
 from openforge.errors import InfraError
 from openforge.ids import RunId
+
+_TRIES = 3
 
 
 class NodeImages:
@@ -21,27 +26,42 @@ class NodeImages:
 
     def __init__(self, cluster: kind.Cluster, say: Say) -> None:
         self._cluster, self._say = cluster, say
-        self._ready: dict[str, str] = {}
+        self._ready: dict[str, RolloutImage] = {}
+        self._failed: dict[str, list[InfraError]] = defaultdict(list)
         self._lock = asyncio.Lock()
 
-    async def __call__(self, order: Order) -> str:
-        """The name of the image, which is in the node by then. InfraError."""
-        if order.task.setup is None:
-            raise AttemptError(
-                ErrorClass.IMAGE,
-                f"the start files of {order.task.ref} are its Dockerfile's; pods take them from a setup script",
-                hint="add [openforge] setup to its task.toml",
-            )
-        key = order.harness.content_hash()
-        async with self._lock:
-            if key not in self._ready:
-                self._ready[key] = await asyncio.to_thread(self._bring, order)
+    async def __call__(self, order: Order) -> RolloutImage:
+        """The image, which is in the node by then. AttemptError."""
+        key = await asyncio.to_thread(_key, order)
+        if key not in self._ready:  # else nothing is to be waited for
+            async with self._lock:
+                if key not in self._ready:
+                    self._ready[key] = await self._try(key, order)
         return self._ready[key]
 
-    def _bring(self, order: Order) -> str:
-        name = images.ensure_harness(order.harness, order.installed, self._say)
-        kind.load(self._cluster, [name], self._say)
-        return name
+    async def _try(self, key: str, order: Order) -> RolloutImage:
+        """A build may take minutes, and others wait for it: a task's that failed a few times stays failed."""
+        failed = self._failed[key]
+        if len(failed) < _TRIES or order.task.dockerfile is None:
+            try:
+                return await asyncio.to_thread(self._bring, order)
+            except InfraError as error:
+                failed.append(error)
+        raise AttemptError(ErrorClass.IMAGE, failed[-1].summary, hint=failed[-1].hint) from failed[-1]
+
+    def _bring(self, order: Order) -> RolloutImage:
+        if order.task.dockerfile is None:
+            image = RolloutImage(ensure_harness(order.harness, order.installed, self._say))
+        else:
+            image = ensure_task(order.task, order.harness, order.installed, self._say)
+        kind.load(self._cluster, [image.name], self._say)
+        return image
+
+
+def _key(order: Order) -> str:
+    if order.task.dockerfile is None:
+        return order.harness.content_hash()
+    return task_name(order.task, order.harness)
 
 
 def kind_runtime(config: Config, run_id: RunId, say: Say) -> tuple[KubernetesRuntime, str]:

@@ -19,13 +19,14 @@ from cluster.policy_server import Serving, use_policy_server
 from cluster.rollout import Rollout
 from cluster.runtimes.base import Runtime
 from cluster.runtimes.process import ProcessRuntime
+from cluster.runtimes.process_sandbox import NO_IMAGE_HINT, no_image
 from openforge.cache import cache_dir
 from openforge.config.models import Config, Policy, size_bytes
 from openforge.errors import OpenForgeError, UsageError
 from openforge.harness import harness_roots, load_harness
 from openforge.ids import RunId, new_run_id
 from openforge.store.compact import compact
-from openforge.task import load_tasks
+from openforge.task import Task, load_tasks
 
 Say = Callable[[str], None]
 
@@ -58,10 +59,12 @@ def make_specs(config: Config, project: Path | None = None) -> list[RolloutSpec]
     names = [harness.name for harness in harnesses]
     if twice := {name for name in names if names.count(name) > 1}:
         raise UsageError(f"two harnesses are called {', '.join(twice)}", hint="run them in two runs, or rename one")
+    tasks = load_tasks(run.tasks)
+    check_tasks(config, tasks)
     return [
         RolloutSpec(task, harness, sample, run.seed + sample)
         for sample in range(run.samples)
-        for task in load_tasks(run.tasks)
+        for task in tasks
         for harness in harnesses
     ]
 
@@ -106,6 +109,13 @@ def serving_of(policy: Policy, model_dir: Path, say: Say) -> Serving:
             )
             length = most
     return Serving(model_dir, policy.served_name, policy.dtype, length)
+
+
+def check_tasks(config: Config, tasks: Sequence[Task]) -> None:
+    """UsageError when the configured place cannot run one of them."""
+    for task in tasks:
+        if config.target.kind == "local" and task.dockerfile is not None:
+            raise UsageError(no_image(task), hint=NO_IMAGE_HINT)
 
 
 def _check_place(config: Config) -> None:

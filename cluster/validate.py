@@ -10,8 +10,10 @@ from pathlib import Path
 
 from cluster.grading import base_env
 from cluster.install import install
-from cluster.runtimes.base import Order, Runtime
+from cluster.runtimes.base import Grade, Order, Runtime
+from cluster.states import AttemptError
 from openforge.config.models import Sandbox
+from openforge.errors import InfraError
 from openforge.harness import Launch, load_harness
 from openforge.task import Task
 
@@ -43,24 +45,30 @@ async def validate_task(
         prints = set()
         for name, script, expected in plans:
             order = _order(task, seed, name, sandbox, logs)
-            async with runtime.sandbox(order) as place:
-                prints.add(await place.fingerprint())
-                problem = ""
-                if script is not None:
-                    layout = place.layout
-                    launch = _launch(script, layout.home)
-                    env = base_env(layout.path, layout.home, layout.temp)
-                    ended = await place.run(launch, env, _no_certificates(logs))
-                    problem = "" if ended.code == 0 or expected == 0.0 else f"the script: {ended.detail or ended.code}"
-                judged = await place.grade()
+            problem = ""
+            try:
+                async with runtime.sandbox(order) as place:
+                    prints.add(await place.fingerprint())
+                    if script is not None:
+                        layout = place.layout
+                        launch = _launch(script, layout.home)
+                        env = base_env(layout.path, layout.home, layout.temp)
+                        ended = await place.run(launch, env, _no_certificates(logs))
+                        if ended.code != 0 and expected != 0.0:
+                            problem = f"the script: {ended.detail or ended.code}"
+                    judged = await place.grade()
+            except (AttemptError, InfraError) as error:  # of this task's image or setup: the others go on
+                judged = Grade(None, error.summary, {}, 0.0)
             if judged.reward is not None and judged.reward != expected and not problem:
                 problem = f"{name} scored {judged.reward:g}, must score {expected:g}"
             checks.append(Check(task.ref, name, seed, expected, judged.reward, problem or judged.problem))
         same = len(prints) == 1
-        checks.append(
-            Check(task.ref, "same start files", seed, 1.0, float(same), "" if same else "setup is not repeatable")
-        )
+        checks.append(Check(task.ref, "same start files", seed, 1.0, float(same), "" if same else _unlike(prints)))
     return checks
+
+
+def _unlike(prints: set[str]) -> str:
+    return "setup is not repeatable" if prints else "there were none"
 
 
 def _order(task: Task, seed: int, name: str, sandbox: Sandbox, logs: Path) -> Order:

@@ -79,6 +79,12 @@ class Task:
         return self.root / "tests"
 
     @property
+    def dockerfile(self) -> Path | None:
+        """What makes its image, with the start files in it; None for a task whose setup makes them on ours."""
+        file = self.root / "environment" / "Dockerfile"
+        return file if self.setup is None and file.is_file() else None
+
+    @property
     def solution(self) -> Path:
         return self.root / "solution" / "solve.sh"
 

@@ -16,13 +16,14 @@ from cluster.runtimes import pod_spec, pod_state
 from cluster.runtimes.base import Enforced, Layout, Order
 from cluster.runtimes.pod_sandbox import PodSandbox
 from cluster.states import AttemptError, ErrorClass
+from cluster.task_image import RolloutImage
 from cluster.workspace import SETUP_S
 from openforge.config.models import Config
 
 _STD = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _START_S, _SLACK_S, _AWAY_S = 300.0, 120.0, 120.0
 _LEASE_S = 60
-ImageOf = Callable[[Order], Awaitable[str]]
+ImageOf = Callable[[Order], Awaitable[RolloutImage]]
 
 
 @dataclass(frozen=True)
@@ -122,13 +123,17 @@ class KubernetesRuntime:
         wall = pod_spec.wall(self._run_id, (self._place.recorder_host, self.ports))
         await self.kube.apply_policy(f"run-{self._run_id}", wall, {pod_spec.RUN: self._run_id})
 
-    def layout(self, order: Order) -> Layout:
+    def layout(self, order: Order, image: RolloutImage) -> Layout:
+        """A task that brings its own image has that image's programs first, its node and Python among them."""
         host, (proxy, site) = self._place.recorder_host, self.ports
+        path = f"/opt/node/bin:{_STD}"
+        if order.task.dockerfile is not None:
+            path = f"{image.env.get('PATH') or _STD}:/opt/node/bin"
         return Layout(
-            work="/app",
+            work=image.work,
             home="/home/agent",
             temp="/tmp",
-            path=f"/opt/node/bin:{_STD}:/opt/openforge/bin",
+            path=f"{path}:/opt/openforge/bin",
             python="/opt/openforge/bin/python3",
             harness="/opt/harness",
             node="/opt/node",
@@ -147,7 +152,7 @@ class KubernetesRuntime:
         deadline_s = _START_S + SETUP_S + order.wall_s + order.task.verifier_timeout_s + _SLACK_S
         pod = pod_spec.rollout_pod(
             name,
-            image,
+            image.name,
             order.settings,
             labels=pod_spec.pod_labels(self._run_id, self._owner),
             rollout_id=order.rollout_id,
@@ -157,12 +162,13 @@ class KubernetesRuntime:
             pull_policy=self._place.pull_policy,
             node_selector=self._place.node_selector or {},
             runtime_class=self._place.runtime_class,
+            work=image.work,
             spread_by={pod_spec.OWNER: self._owner} if self._place.per_node else {},
         )
         try:
             await self.kube.create_pod(pod)
-            uid = await self._running(name, image)
-            sandbox = self._inside(order, name, uid)
+            uid = await self._running(name, image.name)
+            sandbox = self._inside(order, name, uid, image)
             needed = [(self._place.recorder_host, port) for port in self.ports if port]  # none when tasks are validated
             await sandbox.prepare(self._forbidden, needed)
             yield sandbox
@@ -172,8 +178,8 @@ class KubernetesRuntime:
             ending.add_done_callback(self._ending.discard)
             await asyncio.shield(ending)
 
-    def _inside(self, order: Order, name: str, uid: str) -> PodSandbox:
-        return PodSandbox(self.kube, self.watch, order, name, uid, self.layout(order))
+    def _inside(self, order: Order, name: str, uid: str, image: RolloutImage) -> PodSandbox:
+        return PodSandbox(self.kube, self.watch, order, name, uid, self.layout(order, image), image.env)
 
     async def _running(self, name: str, image: str) -> str:
         """Wait until both containers run; the pod's UID. AttemptError with what Kubernetes says instead."""

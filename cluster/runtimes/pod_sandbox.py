@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from cluster.grading import base_env, parse_reward, verdict, verifier_environment
+from cluster.grading import REWARD_FILES, base_env, choose_reward, verdict, verifier_environment
 from cluster.kube import Executed, Kube, KubeError, PodWatch
 from cluster.runtimes import pod_state
 from cluster.runtimes.base import Exit, Grade, Layout, Order, Reason
@@ -35,10 +35,19 @@ _LOG_CAP = 4 << 20
 class PodSandbox:
     """See `cluster.runtimes.base.Sandbox`."""
 
-    def __init__(self, kube: Kube, watch: PodWatch, order: Order, pod: str, uid: str, layout: Layout) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        watch: PodWatch,
+        order: Order,
+        pod: str,
+        uid: str,
+        layout: Layout,
+        image_env: Mapping[str, str],
+    ) -> None:
         self._kube, self._watch = kube, watch
         self._order, self._pod, self._uid = order, pod, uid
-        self.layout = layout
+        self.layout, self._image_env = layout, image_env
         self.gate: dict[str, Any] = {}
         self._lost: AttemptError | None = None  # what the agent brought its container or the pod down by
         self._left = _LOG_CAP
@@ -63,10 +72,13 @@ class PodSandbox:
         layout, order = self.layout, self._order
         files = {f"{layout.home}/{path}": text.encode() for path, text in launch.files.items()}
         files[layout.ca] = await asyncio.to_thread(ca.read_bytes)
+        argv = launch.argv
+        if order.task.dockerfile is not None and argv[0] == "python3":
+            argv = (layout.python, *argv[1:])  # ours: the task's image may have none, or an old one
         plan = {
             "id": "harness",
-            "argv": launch.argv,
-            "env": dict(env),
+            "argv": argv,
+            "env": {**self._image_env, **env},
             "cwd": layout.work,
             "wall_s": order.wall_s,
             "strict": True,
@@ -93,25 +105,25 @@ class PodSandbox:
             return Grade(0.0, "", {"lost": self._lost.summary}, 0.0)
         began = time.monotonic()
         order, layout = self._order, self.layout
-        env = base_env(layout.path, layout.home, layout.temp)
+        env = self._base_env()
         untrusted_s = min(_UNTRUSTED_S, order.task.verifier_timeout_s / 2)
         untrusted = {"env": env, "wall_s": untrusted_s, "limits": self._limits()}
         if self._lost is None:  # else its container is gone, and what is not trusted fails
             await self._word(AGENT, "untrusted", json.dumps(untrusted))
-        path, removed = f"/opt/openforge/bin:{layout.path}", f"{layout.temp}/removed.json"
+        removed, rewards = f"{layout.temp}/removed.json", [f"{layout.verifier}/{name}" for name in REWARD_FILES]
         plan = {
             "id": "verifier",
             "argv": [*PROGRAM, "verify", f"{layout.tests}/test.sh", layout.work, removed],
-            "env": {**env, **verifier_environment(layout), "PATH": path},
+            "env": {**env, **verifier_environment(layout)},
             "cwd": layout.work,
             "wall_s": order.task.verifier_timeout_s,
             "strict": False,
-            "read": [f"{layout.verifier}/reward.txt", removed],
+            "read": [*rewards, removed],
         }
         status = await self._command(KEEPER, plan, _tree(order.task.tests, layout.tests))
         ended = _exit(status, order.task.verifier_timeout_s)
-        read = status["files"][f"{layout.verifier}/reward.txt"]
-        reward, problem = parse_reward(_decoded(read)) if "data" in read else (None, read["problem"])
+        read = [status["files"][path] for path in rewards]
+        reward, problem = choose_reward(*(_decoded(file) if "data" in file else file["problem"] for file in read))
         reward, problem = verdict(ended, reward, problem)
         details: dict[str, Any] = {"exit_code": ended.code, "gate": self.gate}
         details["removed"] = json.loads(_decoded(status["files"][removed]) or b"[]")
@@ -120,21 +132,24 @@ class PodSandbox:
     async def _set_up(self) -> dict[str, Any] | None:
         """Make the start files where the agent does not look, and keep the untouched copy for the verifier."""
         task, layout = self._order.task, self.layout
-        if task.setup is None:
+        if task.setup is None and task.dockerfile is None:
             return None
+        script = f"/opt/task/{task.setup.name}" if task.setup else ""
         skills = [[skill, f"{self._order.harness.spec.skills.dir}/{Path(skill).name}"] for skill in task.skills]
         plan = {
             "id": "setup",
-            "argv": [*PROGRAM, "set-up", f"/opt/task/{task.setup.name}", layout.work, layout.orig, json.dumps(skills)],
-            "env": {
-                **base_env(layout.path, layout.home, layout.temp),
-                "OPENFORGE_SEED": str(self._order.seed),
-            },
+            "argv": [*PROGRAM, "set-up", script, layout.work, layout.orig, json.dumps(skills)],
+            "env": {**self._base_env(), "OPENFORGE_SEED": str(self._order.seed)},
             "cwd": layout.work,
             "wall_s": SETUP_S,
             "strict": False,
         }
-        return await self._command(KEEPER, plan, _tree(task.setup.parent, "/opt/task"))
+        files = _tree(task.setup.parent, "/opt/task") if task.setup else {}
+        return await self._command(KEEPER, plan, files)
+
+    def _base_env(self) -> dict[str, str]:
+        layout = self.layout
+        return {**self._image_env, **base_env(layout.path, layout.home, layout.temp)}
 
     def _limits(self) -> dict[str, int]:
         settings = self._order.settings

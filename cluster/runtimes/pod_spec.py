@@ -53,13 +53,15 @@ def rollout_pod(
     pull_policy: str,
     node_selector: Mapping[str, str],
     runtime_class: str = "",
+    work: str = "/app",
     spread_by: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The whole object. `deadline_s` is when Kubernetes ends it though nobody asks for that any more. `spread_by`: no
-    node has two more pods of these labels than another, so that N times as many as there are nodes are N on each."""
+    """The whole object. `deadline_s` is when Kubernetes ends it though nobody asks for that any more; `work` is where
+    the image has its work folder. `spread_by`: no node has two more pods of these labels than another, so that N times
+    as many as there are nodes are N on each."""
     disk = size_bytes(sandbox.disk)
     limits = {"cpu": f"{sandbox.cpu:g}", "memory": str(size_bytes(sandbox.memory)), "ephemeral-storage": str(2 * disk)}
-    folders = {"work": "/app", "home": "/home/agent", "untrusted": "/run/untrusted"}
+    folders = {"work": work, "home": "/home/agent", "untrusted": "/run/untrusted"}
     own = {"temp": "/tmp", "run": "/run/openforge"}
     kept = {"task": "/opt/task", "tests": "/tests", "orig": "/orig", "verifier": "/logs/verifier"}
 
@@ -70,6 +72,7 @@ def rollout_pod(
             "imagePullPolicy": pull_policy,
             "command": [*ENTRY, "-I", f"{_AGENT_FOLDER}/pod_agent.py"],
             "workingDir": "/",
+            "env": [{"name": "LD_PRELOAD", "value": ""}],  # an image's own is for its commands, not for our agent
             # a limit without a request is a request, and few pods would fit
             "resources": {"requests": {**requests, "ephemeral-storage": _REQUEST_DISK}, "limits": limits},
             "securityContext": {

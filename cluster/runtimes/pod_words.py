@@ -9,12 +9,14 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # left out by -I
 
-from cluster.runtimes.pod_protocol import END, HEADER, SOCKET, UNTRUSTED
+from cluster.runtimes.pod_protocol import END, HEADER, SOCKET, UNTRUSTED, WORK
 
 _CONNECT_S = 0.5
 
@@ -85,22 +87,26 @@ def ready(forbidden: list[tuple[str, int]], needed: list[tuple[str, int]], patie
 
 
 def set_up(script: str, work: str, orig: str, copies: list[list[str]]) -> None:
-    """Make the start files, keep an untouched copy of them, and put skills where the harness looks."""
+    """Make the start files (without a script they are the image's own), keep an untouched copy of them, and put skills
+    where the harness looks."""
     import subprocess
 
     from cluster.beneath import copy_beneath
+    from cluster.runtimes.pod_image import START
 
-    code = subprocess.run(["bash", script], check=False).returncode
-    if code:
+    if script and (code := subprocess.run(["bash", script], check=False).returncode):
         sys.exit(code)
-    if entries := [entry.path for entry in os.scandir(work)]:  # not the folder: it is a volume, and not ours
-        subprocess.run(["cp", "-a", "--", *entries, orig], check=True)
+    for source, target in ((work, orig),) if script else ((str(START), work), (work, orig)):
+        if entries := [entry.path for entry in os.scandir(source)]:  # not the folder: it is a volume, and not ours
+            with our_tools():
+                subprocess.run(["cp", "-a", "--", *entries, target], check=True)
     for source, target in copies:
         copy_beneath(Path(work), source, target)
 
 
 def verify(script: str, work: str, removed: str) -> None:
     """Take out of the work what could lead a verifier astray, say what that was, then be the verifier."""
+    WORK.write_text(work)
     Path(removed).write_text(json.dumps(clean(work)[:20]))
     os.execvp("bash", ["bash", script])
 
@@ -108,7 +114,21 @@ def verify(script: str, work: str, removed: str) -> None:
 def clean(work: str) -> list[str]:
     from cluster.worktree import clean_work
 
-    return clean_work(Path(work), work)
+    with our_tools():
+        return clean_work(Path(work), work)
+
+
+@contextmanager
+def our_tools() -> Iterator[None]:
+    """Copy and remove with our own programs: an image may have none, or some that take other options."""
+    from cluster.runtimes.pod_image import TOOLS
+
+    path = os.environ.get("PATH", "")
+    os.environ["PATH"] = f"{TOOLS}:{path}"
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = path
 
 
 def answers(host: str, port: int, within_s: float) -> bool:
@@ -134,7 +154,7 @@ def main() -> None:
         from cluster.runtimes.untrusted_client import ask as run_untrusted
 
         code = run_untrusted(UNTRUSTED, given)
-        clean("/app")
+        clean(WORK.read_text())
         sys.exit(code)
     elif word == "set-up":
         set_up(given[0], given[1], given[2], json.loads(given[3]))

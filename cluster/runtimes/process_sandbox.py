@@ -9,10 +9,12 @@ from pathlib import Path
 from cluster.beneath import write_beneath
 from cluster.grading import grade
 from cluster.runtimes.base import Exit, Grade, Mount, Order, Runner, Spec
+from cluster.states import AttemptError, ErrorClass
 from cluster.workspace import StartFiles, Workspace, limits, place_skills
 from cluster.worktree import fingerprint
 from openforge.errors import InfraError
 from openforge.harness import Launch
+from openforge.task import Task
 
 
 class ProcessSandbox:
@@ -49,9 +51,19 @@ class ProcessSandbox:
         return await grade(self._runner, order.task, workspace.work, workspace.orig, order.log, bounds)
 
 
+NO_IMAGE_HINT = "add --target kind, or [openforge] setup to its task.toml"
+
+
+def no_image(task: Task) -> str:
+    """Why a task that brings its own image cannot run as a process."""
+    return f"{task.ref} is an image of its own (environment/Dockerfile), which a process on this machine cannot have"
+
+
 @asynccontextmanager
 async def process_sandbox(runner: Runner, start_files: StartFiles, order: Order) -> AsyncIterator[ProcessSandbox]:
-    """A sandbox with its start files; its folders go when it is left."""
+    """A sandbox with its start files; its folders go when it is left. AttemptError for a task with its own image."""
+    if order.task.dockerfile is not None:
+        raise AttemptError(ErrorClass.IMAGE, no_image(order.task), hint=NO_IMAGE_HINT)
     workspace = await start_files.workspace(order.task, order.seed, order.settings, order.log)
     try:
         yield ProcessSandbox(runner, order, workspace)

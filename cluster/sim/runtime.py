@@ -27,6 +27,7 @@ from cluster.sim import control_plane
 from cluster.sim.control_plane import ControlPlane
 from cluster.sim.faults import Faults
 from cluster.sim.fleet_file import DEFAULT, Fleet, Rollouts, read_fleet
+from cluster.task_image import RolloutImage
 from openforge.config.models import Config
 from openforge.errors import InfraError
 from openforge.ids import RunId
@@ -49,7 +50,7 @@ class SimulatedSandbox(PodSandbox):
         plan: Rollouts,
         http: aiohttp.ClientSession,
     ) -> None:
-        super().__init__(kube, watch, order, pod, uid, layout)
+        super().__init__(kube, watch, order, pod, uid, layout, {})
         self._plan, self._http = plan, http
         name = order.rollout_id.partition(".")[2]  # the same rollout of another run goes the same way
         self._random = random.Random(f"{name}.{order.attempt}")
@@ -110,8 +111,8 @@ class SimulatedRuntime(KubernetesRuntime):
     async def _connect(self) -> Kube:
         return await Kube.connect(self._plane.kubeconfig, "sim", self._config.target.namespace)
 
-    async def _image(self, order: Order) -> str:
-        return f"openforge/harness-{order.harness.name}:simulated"
+    async def _image(self, order: Order) -> RolloutImage:
+        return RolloutImage(f"openforge/harness-{order.harness.name}:simulated")
 
     async def start(self) -> None:
         await super().start()
@@ -122,11 +123,10 @@ class SimulatedRuntime(KubernetesRuntime):
         self._faults = Faults(self._plane, self.kube, self.watch, self._fleet.faults, self._say)
         self._opened.push_async_callback(self._faults.close)
 
-    def _inside(self, order: Order, name: str, uid: str) -> PodSandbox:
+    def _inside(self, order: Order, name: str, uid: str, image: RolloutImage) -> PodSandbox:
         self._faults.start()
-        return SimulatedSandbox(
-            self.kube, self.watch, order, name, uid, self.layout(order), self._fleet.rollouts, self._http
-        )
+        layout, plan = self.layout(order, image), self._fleet.rollouts
+        return SimulatedSandbox(self.kube, self.watch, order, name, uid, layout, plan, self._http)
 
 
 def fleet_of(config: Config, project: Path) -> Fleet:

@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 def up(
     retain: Annotated[bool, typer.Option("--retain", help="Keep a node that did not come up, for its logs.")] = False,
 ) -> None:
-    """Bring a kind cluster up, with the images of the run's harnesses, and prove that pods are walled in.
+    """Bring a kind cluster up, with the images that the run needs, and prove that pods are walled in.
 
     Idempotent: what is there stays. With --target sim it is a simulated one: a real control plane, nodes from a file.
     """
@@ -52,17 +52,14 @@ def _up_simulated(config: "Config") -> None:
 
 def _up_kind(config: "Config", retain: bool) -> None:
     from cluster import images, kind
-    from cluster.install import install
     from cluster.kube import Kube
+    from cluster.task_image import run_images
     from cluster.walls import prove_walls
-    from openforge.harness import harness_roots, load_harness
 
     target, began = config.target, time.monotonic()
     cluster = kind.up(target.cluster, output.say, node_image=target.node_image, retain=retain)
     wanted = [images.ensure_sandbox(output.say)]
-    for name in config.run.harnesses:
-        harness = load_harness(name, harness_roots(settings.current().project))
-        wanted.append(images.ensure_harness(harness, install(harness, output.say), output.say))
+    wanted += [image for _, _, image in run_images(config.run, settings.current().project, output.say)]
     loaded = kind.load(cluster, wanted, output.say)
 
     async def prove() -> float:

@@ -49,32 +49,32 @@ def show(name: Annotated[str, typer.Argument(help="An image, as `images ls` name
 
 @images_app.command()
 def build() -> None:
-    """Build the images of the run's harnesses; those that are there stay."""
-    from cluster import docker, images
-    from cluster.install import install
-    from openforge.harness import harness_roots, load_harness
+    """Build the images of the run's harnesses, and of its tasks that bring their own; those that are there stay."""
+    from cluster import docker
+    from cluster.task_image import run_images
 
     docker.require()
-    rows = []
-    for name in settings.current().load().config.run.harnesses:
-        harness = load_harness(name, harness_roots(settings.current().project))
-        rows.append(
-            {"harness": name, "image": images.ensure_harness(harness, install(harness, output.say), output.say)}
-        )
-    output.emit(rows, ["harness", "image"])
+    made = run_images(settings.current().load().config.run, settings.current().project, output.say)
+    rows = [{"task": task and task.ref, "harness": harness, "image": image} for task, harness, image in made]
+    output.emit(rows, ["task", "harness", "image"])
 
 
 @images_app.command()
 def prune() -> None:
-    """Remove images that this version does not use any more."""
+    """Remove images that this version does not use any more, and those of tasks that the run does not name."""
     from cluster import docker, images
     from cluster.node_image import build
+    from cluster.task_image import own_name, task_name
     from openforge.harness import harness_roots, list_harnesses, load_harness
+    from openforge.task import load_tasks
 
     docker.require()
     roots = harness_roots(settings.current().project)
     harnesses = [load_harness(name, roots) for name in list_harnesses(roots)]
     keep = [build.node_image(), images.sandbox_name(), *(images.harness_name(harness) for harness in harnesses)]
+    own = [task for task in load_tasks(settings.current().load().config.run.tasks) if task.dockerfile]
+    keep += [own_name(task) for task in own]
+    keep += [task_name(task, harness) for task in own for harness in harnesses]
     gone = images.remove_old(keep, output.say)
     output.emit([{"image": name} for name in gone], ["image"])
     output.say(f"{len(gone)} images removed")

@@ -45,6 +45,7 @@ def show(ref: Annotated[str, typer.Argument(help="A task, for example desk/count
                 "hash": task.content_hash(),
                 "instruction": task.instruction,
                 "setup": str(task.setup) if task.setup else None,
+                "dockerfile": str(task.dockerfile) if task.dockerfile else None,
                 "skills": ", ".join(task.skills) or None,
                 "agent_timeout_s": task.agent_timeout_s,
                 "verifier_timeout_s": task.verifier_timeout_s,
@@ -67,7 +68,7 @@ def validate(
     import tempfile
     from pathlib import Path
 
-    from cluster.launch import make_runtime
+    from cluster.launch import check_tasks, make_runtime
     from cluster.validate import validate_tasks
     from openforge.errors import CheckError
     from openforge.ids import new_run_id
@@ -76,6 +77,7 @@ def validate(
 
     config = settings.current().load_real().config
     tasks = load_tasks(refs or config.run.tasks)
+    check_tasks(config, tasks)
     logs = Path(tempfile.mkdtemp(prefix="openforge-validate-"))
     runtime, _ = make_runtime(config, new_run_id(), output.say, keep_start_files=0)
     with progress("tasks", len(tasks)) as shown:

@@ -25,21 +25,45 @@ echo $r > "$REWARD_FILE"
 )
 def test_one_number_is_a_reward(tmp_path: Path, text: str, value: float) -> None:
     (tmp_path / "reward.txt").write_text(text)
-    assert read_reward(tmp_path / "reward.txt") == (value, "")
+    assert read_reward(tmp_path) == (value, "")
 
 
 @pytest.mark.parametrize("text", ["", "1 1", "1\n0\n", "nan", "inf", "1_0", "0x1", "one", "1" * 100, "1e999", "٣"])
 def test_anything_else_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "reward.txt").write_text(text)
-    assert read_reward(tmp_path / "reward.txt")[0] is None
+    assert read_reward(tmp_path)[0] is None
 
 
 def test_a_link_a_folder_or_nothing_is_none(tmp_path: Path) -> None:
+    assert read_reward(tmp_path)[0] is None
     (tmp_path / "one").write_text("1")
-    (tmp_path / "link").symlink_to("one")
-    (tmp_path / "folder").mkdir()
-    for name in ("link", "folder", "missing"):
-        assert read_reward(tmp_path / name)[0] is None
+    (tmp_path / "reward.txt").symlink_to("one")
+    assert read_reward(tmp_path)[0] is None
+    (tmp_path / "reward.txt").unlink()
+    (tmp_path / "reward.txt").mkdir()
+    assert read_reward(tmp_path) == (None, "the reward is not a regular file")
+
+
+@pytest.mark.parametrize(
+    ("table", "value"),
+    [
+        ('{"reward": 1}', 1.0),
+        ('{"score": 0.5}', 0.5),
+        ('{"reward": 0.25, "tests": 8}', 0.25),
+        ('{"a": 1, "b": 1}', None),
+        ('{"reward": true}', None),
+        ('{"reward": NaN}', None),
+        ('{"reward": "1"}', None),
+        ("[1]", None),
+        ("{}", None),
+        ("", None),
+    ],
+)
+def test_a_table_counts_by_its_reward_where_there_is_no_text(tmp_path: Path, table: str, value: float | None) -> None:
+    (tmp_path / "reward.json").write_text(table)
+    assert read_reward(tmp_path)[0] == value
+    (tmp_path / "reward.txt").write_text("0.125")
+    assert read_reward(tmp_path) == (0.125, "")
 
 
 async def judged(runtime: ProcessRuntime, desk: Desk, test: str, wall_s: float = 5.0, **files: str) -> Grade:

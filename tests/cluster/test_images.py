@@ -30,7 +30,8 @@ def test_every_file_that_the_pods_agent_needs_is_in_the_image() -> None:
     for name in images._SOURCES:
         assert (images._ROOT / name).is_file()
     words = (images._ROOT / "cluster/runtimes/pod_words.py").read_text()
-    for module in ("cluster.beneath", "cluster.worktree", "cluster.runtimes.untrusted_client"):
+    modules = ("cluster.beneath", "cluster.worktree", "cluster.runtimes.untrusted_client", "cluster.runtimes.pod_image")
+    for module in modules:
         assert module in words
         assert f"{module.replace('.', '/')}.py" in images._SOURCES
 

@@ -15,6 +15,7 @@ from cluster.kube import Kube
 from cluster.orchestrator import Orchestrator, Rollout
 from cluster.runtimes import kubernetes
 from cluster.runtimes.pod_spec import ROLE
+from cluster.task_image import RolloutImage
 
 pytestmark = [pytest.mark.contract, pytest.mark.timeout(600)]
 SOLVE = "echo 42 > answer.txt; sleep 3; echo slept"
@@ -68,8 +69,8 @@ async def test_too_much_memory_is_the_agents_doing_and_graded(pods: Desk, kube: 
 async def test_an_image_that_is_not_there_is_told_at_once(
     pods: Desk, kube: Kube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def missing(self: NodeImages, order: object) -> str:
-        return "openforge/no-such-image:1"
+    async def missing(self: NodeImages, order: object) -> RolloutImage:
+        return RolloutImage("openforge/no-such-image:1")
 
     monkeypatch.setattr(NodeImages, "__call__", missing)
     async with pods.orchestrator(retries=0) as orchestrator:

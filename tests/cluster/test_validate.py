@@ -35,6 +35,7 @@ async def test_a_sound_task_passes_and_each_fault_fails_its_own_check(runtime: P
     assert await failures(runtime, desk, test="echo 0 > $REWARD_FILE") == {"oracle"}
     assert await failures(runtime, desk, test="exit 1") == {"oracle", "nothing"}
     assert await failures(runtime, desk, setup="date +%N > start.txt") == {"same start files"}
+    assert await failures(runtime, desk, setup="exit 3") == {"oracle", "nothing", "same start files"}
 
 
 async def test_a_near_miss_that_scores_is_found(runtime: ProcessRuntime, desk: Desk) -> None:

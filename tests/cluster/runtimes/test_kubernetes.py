@@ -8,6 +8,7 @@ import pytest
 from cluster.kube import KubeError
 from cluster.runtimes import kubernetes
 from cluster.runtimes.kubernetes import KubernetesRuntime, Place
+from cluster.task_image import RolloutImage
 from openforge.config.models import Config
 
 
@@ -35,8 +36,8 @@ class Stubborn:
 def runtime(stub: Stubborn) -> KubernetesRuntime:
     async def nobody() -> Any: ...
 
-    async def image(order: object) -> str:
-        return ""
+    async def image(order: object) -> RolloutImage:
+        return RolloutImage("")
 
     made = KubernetesRuntime(nobody, "r1", Config(), Place("127.0.0.1", {}), image)
     made.kube = made.watch = stub  # type: ignore[assignment]

@@ -32,6 +32,12 @@ def test_k23_k34_names_fit_and_no_two_attempts_share_one() -> None:
         assert name[0] != "-" != name[-1]
 
 
+def test_the_work_folder_is_where_the_image_has_it() -> None:
+    for work in ("/app", "/srv/desk"):
+        for container in made(work=work)["spec"]["containers"]:
+            assert {m["name"]: m["mountPath"] for m in container["volumeMounts"]}["work"] == work
+
+
 def test_a_pod_is_bounded_and_may_nothing() -> None:
     spec = made()["spec"]
     assert spec["activeDeadlineSeconds"] == 100  # k32: the pod's own, which keeps it and its logs
@@ -47,6 +53,7 @@ def test_a_pod_is_bounded_and_may_nothing() -> None:
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
         assert container["command"][-1].endswith("pod_agent.py")  # k19: never the image's own
         assert container["imagePullPolicy"] == "IfNotPresent"  # n02
+        assert container["env"] == [{"name": "LD_PRELOAD", "value": ""}]  # what an image preloads is not for PID 1
     agent, keeper = ({mount["mountPath"] for mount in c["volumeMounts"]} for c in spec["containers"])
     assert keeper - agent == {"/opt/task", "/tests", "/orig", "/logs/verifier"}
     assert not [volume for volume in spec["volumes"] if "emptyDir" not in volume]

@@ -5,19 +5,24 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cluster import docker, kind
+from cluster import docker, images, kind
 from cluster.base_image import ensure_base
+from cluster.task_image import own_name, task_name
+from openforge.harness import load_harness
+from openforge.task import read_task
 
 ROOT = Path(__file__).parents[3]
+OWN = ROOT / "tests" / "harbor_tasks"
 pytestmark = [pytest.mark.contract, pytest.mark.timeout(900)]
 
 
-def typed(project: Path, cluster: kind.Cluster, *words: str) -> subprocess.CompletedProcess[str]:
+def typed_in(project: Path, cluster: kind.Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     target = ["--target", "kind", "--set", f"target.cluster={cluster.name}"]
     argv = [sys.executable, "-P", "-m", "openforge_tui", "--project", str(project), *words, *target]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -25,7 +30,7 @@ def typed(project: Path, cluster: kind.Cluster, *words: str) -> subprocess.Compl
 
 
 def test_up_again_changes_nothing_and_proves_the_walls(tmp_path: Path, cluster: kind.Cluster) -> None:
-    said = [typed(tmp_path, cluster, "up", "-o", "json") for _ in range(2)]
+    said = [typed_in(tmp_path, cluster, "up", "-o", "json") for _ in range(2)]
     assert [done.returncode for done in said] == [0, 0], [done.stderr for done in said]
     told = json.loads(said[1].stdout)
     assert (told["cluster"], told["state"], told["loaded"]) == (cluster.name, "ready", 0)
@@ -35,17 +40,17 @@ def test_up_again_changes_nothing_and_proves_the_walls(tmp_path: Path, cluster: 
 
 
 def test_images_say_what_is_in_them(tmp_path: Path, cluster: kind.Cluster) -> None:
-    assert typed(tmp_path, cluster, "up").returncode == 0
-    rows = json.loads(typed(tmp_path, cluster, "images", "ls", "-o", "json").stdout)
+    assert typed_in(tmp_path, cluster, "up").returncode == 0
+    rows = json.loads(typed_in(tmp_path, cluster, "images", "ls", "-o", "json").stdout)
     [react, *_] = [row for row in rows if row["image"].startswith("openforge/harness-react:")]
     assert (react["kind"], react["size_mb"] > 100) == ("harness", True)
-    packages = json.loads(typed(tmp_path, cluster, "images", "show", react["image"], "-o", "json").stdout)
+    packages = json.loads(typed_in(tmp_path, cluster, "images", "show", react["image"], "-o", "json").stdout)
     assert next(row["version"] for row in packages if row["package"] == "libc6").startswith("2.36")
 
 
 @pytest.mark.parametrize("name", ["react", "pi"])
 def test_a_real_harness_solves_a_task_in_a_pod(tmp_path: Path, cluster: kind.Cluster, name: str) -> None:
-    done = typed(tmp_path, cluster, "harness", "check", name, "-o", "json")
+    done = typed_in(tmp_path, cluster, "harness", "check", name, "-o", "json")
     assert done.returncode == 0, done.stderr
     seen = {row["what"]: row["seen"] for row in json.loads(done.stdout)}
     assert (seen["reward"], seen["exit_code"]) == (1.0, 0)
@@ -53,9 +58,71 @@ def test_a_real_harness_solves_a_task_in_a_pod(tmp_path: Path, cluster: kind.Clu
 
 
 def test_tasks_are_valid_in_pods_too(tmp_path: Path, cluster: kind.Cluster) -> None:
-    done = typed(tmp_path, cluster, "tasks", "validate", "desk/fix-mean", "desk/rename-md", "-o", "json")
+    done = typed_in(tmp_path, cluster, "tasks", "validate", "desk/fix-mean", "desk/rename-md", "-o", "json")
     assert done.returncode == 0, done.stderr + done.stdout
     assert {(row["check"], row["got"]) for row in json.loads(done.stdout)} >= {("oracle", 1.0), ("nothing", 0.0)}
+
+
+@pytest.mark.parametrize("name", ["react", "pi", "codex"])
+def test_a_real_harness_works_in_an_image_that_has_one_static_program(
+    tmp_path: Path, cluster: kind.Cluster, name: str
+) -> None:
+    """No libc, no bash, no Python, no node, no /usr/bin/env, and a work folder of its own."""
+    done = typed_in(tmp_path, cluster, "harness", "check", name, "--task", str(OWN / "bare"), "-o", "json")
+    assert done.returncode == 0, done.stderr
+    seen = {row["what"]: row["seen"] for row in json.loads(done.stdout)}
+    assert (seen["reward"], seen["exit_code"], seen["calls"]) == (1.0, 0, 3)
+
+
+def test_tasks_that_bring_their_own_image_are_valid_in_pods(tmp_path: Path, cluster: kind.Cluster) -> None:
+    done = typed_in(tmp_path, cluster, "tasks", "validate", str(OWN), "-o", "json")
+    assert done.returncode == 0, done.stderr + done.stdout
+    got = {(row["task"].rpartition("/")[2], row["check"]): row["got"] for row in json.loads(done.stdout)}
+    expected = {"nothing": 0.0, "oracle": 1.0, "same start files": 1.0}
+    assert got == {(task, check): value for task in ("bare", "shop") for check, value in expected.items()} | {
+        ("bare", "near-miss-reversed"): 0.0
+    }
+
+
+def test_images_of_a_runs_tasks_are_built_and_listed(tmp_path: Path, cluster: kind.Cluster) -> None:
+    (tmp_path / "openforge.toml").write_text(f'version = 1\n[run]\ntasks = ["{OWN / "bare"}"]\nharnesses = ["react"]\n')
+    built = json.loads(typed_in(tmp_path, cluster, "images", "build", "-o", "json").stdout)
+    assert [(row["task"], row["harness"]) for row in built] == [(None, "react"), ("harbor_tasks/bare", "react")]
+    image = built[1]["image"]
+    rows = json.loads(typed_in(tmp_path, cluster, "images", "ls", "-o", "json").stdout)
+    own = image.replace("-react:", ":").partition(":")[0]
+    assert {row["kind"] for row in rows if row["image"] == image or row["image"].startswith(f"{own}:")} == {"task"}
+
+
+def test_images_of_tasks_that_the_run_does_not_name_are_removed(
+    tmp_path: Path, typed: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "openforge.toml").write_text(f'version = 1\n[run]\ntasks = ["{OWN / "bare"}"]\n')
+    bare, shop, react = read_task(OWN / "bare"), read_task(OWN / "shop"), load_harness("react")
+    kept = [own_name(bare), task_name(bare, react), images.harness_name(react), images.sandbox_name()]
+    old = [own_name(shop), task_name(shop, react), "openforge/task-bare:0", "openforge/sandbox:0"]
+    kinds = {"openforge/sandbox": "sandbox", "openforge/harness-react": "harness", "openforge/base": "base"}
+    there = [
+        images.Image(name, kinds.get(name.partition(":")[0], "task"), 1, "", "")
+        for name in [*kept, *old, "openforge/base:bookworm"]
+    ]
+    removed: list[str] = []
+    monkeypatch.setattr(docker, "require", lambda: None)
+    monkeypatch.setattr(docker, "docker", lambda *words, step: removed.append(words[-1]))
+    monkeypatch.setattr(images, "list_images", lambda: there)
+    assert typed("images", "prune") == 0
+    assert removed == old
+
+
+@pytest.mark.parametrize("words", [("tasks", "validate"), ("run", "--tasks")])
+def test_a_task_that_brings_its_own_image_is_refused_where_there_are_no_images(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    argv = [sys.executable, "-P", "-m", "openforge_tui", "--project", str(tmp_path), *words, str(OWN / "bare")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 2
+    assert "harbor_tasks/bare is an image of its own" in done.stderr
+    assert "--target kind" in done.stderr
 
 
 def test_a_cluster_of_somebody_else_stays_as_it_is(
@@ -63,7 +130,7 @@ def test_a_cluster_of_somebody_else_stays_as_it_is(
 ) -> None:
     monkeypatch.setenv("OPENFORGE_CACHE", str(tmp_path / "another"))  # where nothing is known of this cluster
     for word in ("up", "down"):
-        done = typed(tmp_path, cluster, word)
+        done = typed_in(tmp_path, cluster, word)
         assert done.returncode == 2
         assert "openforge did not make" in done.stderr
     monkeypatch.undo()
@@ -72,7 +139,7 @@ def test_a_cluster_of_somebody_else_stays_as_it_is(
 
 def test_a_run_without_its_cluster_says_how_to_get_one(tmp_path: Path, cluster: kind.Cluster) -> None:
     absent = kind.Cluster("openforge-none", "absent", cluster.kubeconfig)
-    done = typed(tmp_path, absent, "harness", "check", "react")
+    done = typed_in(tmp_path, absent, "harness", "check", "react")
     assert done.returncode == 3
     assert "openforge up" in done.stderr
 
@@ -85,12 +152,12 @@ def test_a_node_that_does_not_come_up_leaves_its_logs(tmp_path: Path, cluster: k
     (tmp_path / "Dockerfile").write_text(f'FROM {ensure_base(print)}\nCMD ["sh", "-c", "echo I am no node; exit 3"]\n')
     docker.build(image, tmp_path, kind="test", say=print)
     more = ["--retain"] if retain else []
-    done = typed(tmp_path, never, "up", "--set", f"target.node_image={image}", *more)
+    done = typed_in(tmp_path, never, "up", "--set", f"target.node_image={image}", *more)
     try:
         assert done.returncode == 3
         [logs] = re.findall(r"next: see (\S+-broken\.logs)", done.stderr)
         assert "I am no node" in "".join(path.read_text() for path in Path(logs).rglob("*.log"))
         assert kind.status(name).state == ("broken" if retain else "absent")
     finally:
-        assert typed(tmp_path, never, "down").returncode == 0
+        assert typed_in(tmp_path, never, "down").returncode == 0
     assert kind.status(name).state == "absent"

@@ -1,0 +1,2 @@
+sort -r names.txt > sorted.txt
+echo "$GREETING" > greeting.txt

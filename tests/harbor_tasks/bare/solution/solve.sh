@@ -1,0 +1,3 @@
+#!/bin/sh
+sort names.txt > sorted.txt
+echo "$GREETING" > greeting.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+total orders.csv > total.txt

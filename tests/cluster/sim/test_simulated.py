@@ -24,7 +24,7 @@ from openforge.journal.reader import read_records
 
 pytestmark = [pytest.mark.contract, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[3]
-NAME = "openforge-test"
+NAME = f"openforge-test-{os.getpid()}"  # two sessions at once do not meet
 NODES = 'version = 1\n[[nodes]]\nname = "cpu"\ncount = 10\n[pods]\nstart_s = [0.0, 0.2]\n'
 QUICK = "[rollouts]\nrun_s = [0.5, 1.0]\nreward = 1.0\n"
 SLOW = "[rollouts]\nrun_s = [4.0, 4.5]\nreward = 1.0\n"

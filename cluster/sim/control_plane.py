@@ -79,7 +79,7 @@ def up(name: str, fleet: Fleet, say: Say) -> ControlPlane:
     programs = ensure_programs(say)
     folder = _folder(name)
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(_lock(name)):
+    with locked(_lock()):
         found = status(name)
         note = _read(folder)
         wanted = fleet.model_dump_json(include={"nodes", "pods"})
@@ -107,7 +107,7 @@ def down(name: str) -> bool:
     folder = _folder(name)
     if not folder.is_dir():
         return False
-    with locked(_lock(name)):
+    with locked(_lock()):
         _end(folder)
     return True
 
@@ -257,8 +257,8 @@ def _last_line(log: Path) -> str:
     return lines[-1][-300:] if lines else "it said nothing"
 
 
-def _lock(name: str) -> Path:
-    return _folder(name).with_suffix(".lock")
+def _lock() -> Path:
+    return cache_dir() / "sim" / ".lock"
 
 
 def _folder(name: str) -> Path:

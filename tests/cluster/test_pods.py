@@ -36,7 +36,8 @@ async def test_a_rollout_in_a_pod_is_graded_and_leaves_nothing(pods: Desk, kube:
 async def test_what_an_agent_is_and_sees(pods: Desk) -> None:
     probe = (
         "id -u; pwd; ls / ; cat /proc/1/cmdline | tr '\\0' ' '; ls /tests /orig /opt/task /logs/verifier 2>&1; "
-        "touch /usr/x 2>&1; cat /run/secrets/kubernetes.io/serviceaccount/token 2>&1; kill -9 1; echo alive; "
+        "touch /usr/x 2>&1; cat /run/secrets/kubernetes.io/serviceaccount/token 2>&1; kill -9 1; "
+        "kill -TERM 1; kill -INT 1; sleep 1; echo alive; "
         "cat /proc/1/environ 2>&1 | head -c 300; ps ax | wc -l"
     )
     [rollout] = await run(pods, [probe])

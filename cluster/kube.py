@@ -7,6 +7,7 @@ an exec that tells a command that ended from a stream that was cut.
 
 import asyncio
 import contextlib
+import os
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,16 @@ class KubeError(InfraError):
 
 
 @dataclass(frozen=True)
+class Lease:
+    """Whether its holder lives, and the version at which that was so."""
+
+    name: str
+    labels: Mapping[str, str]
+    live: bool
+    version: str
+
+
+@dataclass(frozen=True)
 class Executed:
     """How an exec went. `code` is None when the stream was cut before the command's end was told."""
 
@@ -58,12 +69,12 @@ class Kube:
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None, context: str, namespace: str) -> Self:
-        """InfraError when there is no such cluster in the kubeconfig (None: the person's own)."""
+        """InfraError when there is no such cluster in the kubeconfig (None: KUBECONFIG, or the person's own)."""
         settings = client.Configuration()
         settings.connection_pool_maxsize = 0  # each exec holds a connection for as long as its command runs
         try:
             await config.load_kube_config(  # type: ignore[no-untyped-call]
-                config_file=str(kubeconfig) if kubeconfig else None,
+                config_file=str(kubeconfig) if kubeconfig else os.environ.get("KUBECONFIG") or None,
                 context=context or None,
                 client_configuration=settings,
             )
@@ -98,9 +109,12 @@ class Kube:
         listed: dict[str, Any] = orjson.loads(await self._call(call, self.namespace, label_selector=selector))
         return listed
 
-    async def apply_policy(self, name: str, spec: Mapping[str, Any], labels: Mapping[str, str]) -> None:
+    async def apply_policy(
+        self, name: str, spec: Mapping[str, Any], labels: Mapping[str, str], owners: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         """Make a NetworkPolicy be so."""
-        body = {"metadata": {"name": name, "labels": dict(labels)}, "spec": dict(spec)}
+        meta = {"name": name, "labels": dict(labels), "ownerReferences": list(owners)}
+        body = {"metadata": meta, "spec": dict(spec)}
         create = self._network.create_namespaced_network_policy_without_preload_content
         replace = self._network.replace_namespaced_network_policy_without_preload_content
         if await self._unless(409, create, self.namespace, body) is None:
@@ -110,30 +124,44 @@ class Kube:
         call = self._network.delete_namespaced_network_policy_without_preload_content
         await self._unless(404, call, name, self.namespace)
 
-    async def hold_lease(self, name: str, labels: Mapping[str, str], seconds: int) -> None:
-        """Say that whoever made pods with this owner's label lives, for `seconds` from now."""
+    async def hold_lease(self, name: str, labels: Mapping[str, str], seconds: int) -> str:
+        """Say that whoever made pods with this owner's label lives, for `seconds` from now; the lease's UID."""
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         spec = {"holderIdentity": name, "leaseDurationSeconds": seconds, "renewTime": now}
         body = {"metadata": {"name": name, "labels": dict(labels)}, "spec": spec}
         replace = self._leases.replace_namespaced_lease_without_preload_content
-        if await self._unless(404, replace, name, self.namespace, body) is None:
-            await self._call(self._leases.create_namespaced_lease_without_preload_content, self.namespace, body)
+        create = self._leases.create_namespaced_lease_without_preload_content
+        told = await self._unless(404, replace, name, self.namespace, body)
+        uid: str = orjson.loads(told or await self._call(create, self.namespace, body))["metadata"]["uid"]
+        return uid
 
-    async def drop_lease(self, name: str) -> None:
-        await self._unless(404, self._leases.delete_namespaced_lease_without_preload_content, name, self.namespace)
+    async def drop_lease(self, name: str, version: str = "") -> None:
+        """`version`: only if it is still that one, and has not been renewed."""
+        body = {"preconditions": {"resourceVersion": version}} if version else None
+        call = self._leases.delete_namespaced_lease_without_preload_content
+        await self._unless((404, 409), call, name, self.namespace, body=body)
 
-    async def live_leases(self) -> set[str]:
-        """The names of the leases that have not run out."""
-        listed = orjson.loads(
-            await self._call(self._leases.list_namespaced_lease_without_preload_content, self.namespace)
-        )
-        live = set()
-        for lease in listed["items"]:
-            spec = lease["spec"]
-            age_s = (datetime.now(UTC) - datetime.fromisoformat(spec["renewTime"])).total_seconds()
-            if age_s < spec["leaseDurationSeconds"]:
-                live.add(lease["metadata"]["name"])
-        return live
+    async def leases(self) -> list[Lease]:
+        call = self._leases.list_namespaced_lease_without_preload_content
+        listed = orjson.loads(await self._call(call, self.namespace))
+        return [_lease(lease) for lease in listed["items"]]
+
+    async def ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, unless: tuple[int, ...] = ()
+    ) -> dict[str, Any] | None:
+        """One request for what has no method here; None when it is one of these refusals."""
+
+        async def send(_request_timeout: float) -> Any:
+            headers = {"Accept": "application/json", "Content-Type": "application/json"}
+            told = await self._api.param_serialize(
+                method, path, header_params=headers, body=body, auth_settings=["BearerToken"]
+            )
+            sent = self._api.call_api(*told, _preload_content=False, _request_timeout=_request_timeout)
+            return (await sent).response
+
+        data = await self._unless(unless, send)
+        answer: dict[str, Any] | None = None if data is None else orjson.loads(data)
+        return answer
 
     async def service_address(self) -> tuple[str, int]:
         """Where pods find the API server: what an unwalled pod can always reach."""
@@ -171,10 +199,11 @@ class Kube:
         pod: str,
         container: str,
         argv: Sequence[str],
-        stdin: bytes = b"",
+        stdin: bytes | AsyncIterator[bytes] = b"",
         on_output: Callable[[bytes], None] = lambda data: None,
     ) -> Executed:
-        """Run a command in a container; its output goes to `on_output` as it comes, its errors come back.
+        """Run a command in a container; its output goes to `on_output` as it comes, its errors come back. Input that
+        comes bit by bit keeps the command company: each part is sent when it is there.
 
         The protocol cannot say that the input ends, so a command must know how much it reads. KubeError when the
         container is not there to run it.
@@ -256,9 +285,21 @@ async def _lines(response: Any) -> AsyncGenerator[bytes]:
         response.close()
 
 
-async def _send(stream: Any, data: bytes) -> None:
+async def _send(stream: Any, data: bytes | AsyncIterator[bytes]) -> None:
+    if not isinstance(data, bytes):
+        async for part in data:
+            await _send(stream, part)
+        return
     for start in range(0, len(data), _CHUNK_BYTES):
         await stream.send_bytes(bytes([_STDIN]) + data[start : start + _CHUNK_BYTES])
+
+
+def _lease(lease: Mapping[str, Any]) -> Lease:
+    meta, spec = lease["metadata"], lease["spec"]
+    renewed = spec.get("renewTime") or meta["creationTimestamp"]
+    age_s = (datetime.now(UTC) - datetime.fromisoformat(renewed)).total_seconds()
+    live = age_s < (spec.get("leaseDurationSeconds") or 0)
+    return Lease(meta["name"], meta.get("labels") or {}, live, meta["resourceVersion"])
 
 
 def _exit_code(data: bytes) -> int:

@@ -14,8 +14,10 @@ from typing import Any
 
 from cluster.attempt import RolloutSpec
 from cluster.http import HttpFace
+from cluster.live_recorder import NewRecorder
 from cluster.orchestrator import OnEvent, Orchestrator
 from cluster.policy_server import Serving, use_policy_server
+from cluster.recorder_process import RecorderProcess
 from cluster.rollout import Rollout
 from cluster.runtimes.base import Runtime
 from cluster.runtimes.process import ProcessRuntime
@@ -102,13 +104,11 @@ def serving_of(policy: Policy, model_dir: Path, say: Say) -> Serving:
     return Serving(model_dir, policy.served_name, policy.dtype, length)
 
 
-def _check_place(config: Config) -> None:
-    kind = config.target.kind
-    if kind == "kubernetes":
-        raise UsageError(
-            f'target {config.target.name!r} has kind = "kubernetes", and rollouts run here or in kind only',
-            hint='leave --target out, or set kind = "kind" in it',
-        )
+def _check_place(config: Config, live: bool = False) -> None:
+    if config.target.kind == "kubernetes":
+        from cluster.remote_place import check_policy
+
+        check_policy(config, live)
     if config.sandbox.runtime != "process":
         raise UsageError(f"there is no runtime {config.sandbox.runtime!r}", hint='set [sandbox] runtime = "process"')
 
@@ -151,13 +151,30 @@ def recorder_settings(
 
 
 def make_runtime(config: Config, run_id: RunId, say: Say, keep_start_files: int = 64) -> tuple[Runtime, str]:
-    """Where rollouts run, and at which address of this machine they look for the recorder."""
+    """Where rollouts run, and at which address of this machine they look for the recorder; at none when it runs in
+    the cluster."""
     _check_place(config)
     if config.target.kind == "local":
         return ProcessRuntime(config.sandbox.isolation, keep_start_files), "127.0.0.1"
-    from cluster.kind_place import kind_runtime  # with the Kubernetes client, which takes half a second to import
+    # with the Kubernetes client, which takes half a second to import
+    if config.target.kind == "kubernetes":
+        from cluster.remote_place import remote_runtime
+
+        return remote_runtime(config, run_id, say), ""
+    from cluster.kind_place import kind_runtime
 
     return kind_runtime(config, run_id, say)
+
+
+def _recorders(runtime: Runtime, config: Config, say: Say) -> NewRecorder:
+    """What makes the recorders of a run: processes here, or pods beside its rollouts."""
+    if config.target.kind != "kubernetes":
+        return RecorderProcess
+    from cluster.remote_place import recorders_of
+    from cluster.runtimes.kubernetes import KubernetesRuntime
+
+    assert isinstance(runtime, KubernetesRuntime)
+    return recorders_of(runtime, config, say)
 
 
 @asynccontextmanager
@@ -176,7 +193,7 @@ async def orchestrate(
 
     `run_id` of a run that there is already: it is taken up again. `project`: the folder whose harnesses come first.
     """
-    _check_place(config)
+    _check_place(config, engine.live)
     name = run_id or new_run_id()
     run_dir = store_root / "runs" / name
     settings = recorder_settings(config, name, run_dir, engine, model_dir)
@@ -186,7 +203,16 @@ async def orchestrate(
         say(f"sandbox: no isolation, rollouts can read your files and reach the network ({runtime.enforced.why})")
     policy = {"model": config.policy.model, "url": engine.url, "weight_version": engine.weight_version}
     async with Orchestrator(
-        config, name, run_dir, runtime, settings, policy_died=engine.died, policy=policy, on_event=on_event, say=say
+        config,
+        name,
+        run_dir,
+        runtime,
+        settings,
+        new_recorder=_recorders(runtime, config, say),
+        policy_died=engine.died,
+        policy=policy,
+        on_event=on_event,
+        say=say,
     ) as orchestrator:
         async with HttpFace(orchestrator, harness_roots(project or Path())):
             yield orchestrator

@@ -19,9 +19,10 @@ from typing import Any, Self
 import openforge
 from cluster.attempt import Attempt, Result, RolloutSpec
 from cluster.install import Installed, install
-from cluster.live_recorder import LiveRecorder
+from cluster.live_recorder import LiveRecorder, NewRecorder
 from cluster.queue import FairQueue
-from cluster.recorder_process import RecorderError, RecorderProcess
+from cluster.recorder import Recorder, RecorderError
+from cluster.recorder_process import RecorderProcess
 from cluster.rollout import Rollout as Rollout  # what `submit` and `run_all` hand out
 from cluster.rollout import journal_columns
 from cluster.roster import Roster
@@ -58,6 +59,7 @@ class Orchestrator:
         runtime: Runtime,
         recorder_settings: Mapping[str, Any],
         *,
+        new_recorder: NewRecorder = RecorderProcess,
         policy_died: asyncio.Event | None = None,
         policy: Mapping[str, Any] | None = None,
         on_event: OnEvent = lambda rollout: None,
@@ -75,6 +77,7 @@ class Orchestrator:
         self._installed: dict[str, Installed] = {}
         self._install_lock = asyncio.Lock()
         self._recorder = LiveRecorder(
+            new_recorder,
             recorder_settings,
             run_dir / "logs" / "recorder.log",
             lambda ready: runtime.reach(ready.proxy_port, ready.site_port),
@@ -125,8 +128,8 @@ class Orchestrator:
         return self.roster.live
 
     @property
-    def recorder(self) -> RecorderProcess | None:
-        return self._recorder.process
+    def recorder(self) -> Recorder | None:
+        return self._recorder.recorder
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -1,0 +1,124 @@
+"""Puts rollouts, and their recorder, into a cluster that was there before: the one that a kubeconfig names.
+
+Nothing in it has to reach this machine. It asks the policy under the address that the configuration gives, and gets
+images from the registry of the target, or has them in its nodes already.
+"""
+
+import asyncio
+import ipaddress
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+from cluster import docker, images
+from cluster.docker import Say
+from cluster.kube import Kube
+from cluster.recorder_pods import RecorderPods
+from cluster.runtimes.base import Order
+from cluster.runtimes.kubernetes import KubernetesRuntime, Place
+from cluster.states import AttemptError, ErrorClass
+from openforge.config.models import Config
+from openforge.errors import UsageError
+from openforge.ids import RunId
+
+_PUSH_S = 1800.0
+
+
+class RemoteImages:
+    """The images of a run under the names that the cluster knows them by, each one pushed once where there is a
+    registry. Without one they are in the nodes, and nothing is built here."""
+
+    def __init__(self, registry: str, say: Say) -> None:
+        self._registry, self._say = registry.rstrip("/"), say
+        self._ready: dict[str, str] = {}
+        self._lock = asyncio.Lock()
+
+    async def __call__(self, order: Order) -> str:
+        """That of a rollout. AttemptError, InfraError."""
+        if order.task.setup is None:
+            raise AttemptError(
+                ErrorClass.IMAGE,
+                f"the start files of {order.task.ref} are its Dockerfile's; pods take them from a setup script",
+                hint="add [openforge] setup to its task.toml",
+            )
+        harness, installed = order.harness, order.installed
+        return await self._named(
+            images.harness_name(harness), lambda: images.ensure_harness(harness, installed, self._say)
+        )
+
+    async def recorder(self) -> str:
+        return await self._named(images.recorder_name(), lambda: images.ensure_recorder(self._say))
+
+    async def sandbox(self) -> str:
+        return await self._named(images.sandbox_name(), lambda: images.ensure_sandbox(self._say))
+
+    async def _named(self, name: str, ensure: Callable[[], str]) -> str:
+        async with self._lock:
+            if name not in self._ready:
+                self._ready[name] = await asyncio.to_thread(self._push, ensure) if self._registry else name
+        return self._ready[name]
+
+    def _push(self, ensure: Callable[[], str]) -> str:
+        name = ensure()
+        remote = f"{self._registry}/{name}"
+        docker.docker("tag", name, remote, step=f"naming {remote}")
+        self._say(f"docker push {remote}")
+        docker.docker("push", "--quiet", remote, step=f"pushing {remote}", timeout_s=_PUSH_S)
+        return remote
+
+
+def check_policy(config: Config, live: bool) -> None:
+    """UsageError when a recorder in the cluster cannot reach the policy. `live`: it is that of a trainer here."""
+    target, url = config.target.name, config.policy.base_url
+    if live:
+        raise UsageError(
+            f"the recorder of target {target!r} runs in its cluster, and cannot reach the policy of a trainer here",
+            hint="train with --target local or kind",
+        )
+    where = 'set [policy] base_url to an address that the cluster reaches, or run with "--target kind"'
+    if not url:
+        raise UsageError(
+            f"target {target!r} needs [policy] base_url: its recorder asks the policy from within the cluster",
+            hint=where,
+        )
+    if _is_loopback(urlsplit(url).hostname or ""):
+        raise UsageError(
+            f"[policy] base_url = {url!r} is this machine's own, and the recorder of target {target!r} runs elsewhere",
+            hint=where,
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def connecting(config: Config) -> Callable[[], Awaitable[Kube]]:
+    """How to reach the target's cluster: by KUBECONFIG, else by the person's own file."""
+    target = config.target
+
+    async def connect() -> Kube:
+        return await Kube.connect(None, target.context, target.namespace)
+
+    return connect
+
+
+def remote_runtime(config: Config, run_id: RunId, say: Say) -> KubernetesRuntime:
+    return KubernetesRuntime(
+        connecting(config), run_id, config, _place(config), RemoteImages(config.target.registry, say)
+    )
+
+
+def recorders_of(runtime: KubernetesRuntime, config: Config, say: Say) -> RecorderPods:
+    """What makes the recorders that the sandboxes of `runtime` use."""
+    return RecorderPods(runtime, _place(config), RemoteImages(config.target.registry, say).recorder)
+
+
+def _place(config: Config) -> Place:
+    return Place(
+        recorder_host="",
+        requests={"cpu": f"{config.sandbox.request_cpu:g}", "memory": config.sandbox.request_memory},
+        node_selector=config.target.node_selector,
+        runtime_class=config.target.runtime_class,
+    )

@@ -1,0 +1,34 @@
+"""`python -P -m proxy_addons.pod SETTINGS FOLDER`: the recorder as the first process of a container.
+
+A child process is told its settings on standard input and says on standard output when it is ready. Here the settings
+stand in a file, a mounted Secret; what it says goes to files in FOLDER, beside its journal. It begins once the start
+is given, by whoever has put the tokenizer there.
+"""
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from proxy_addons.__main__ import main
+
+
+def prepare(settings: Path, folder: Path) -> None:
+    """Wait for the start, then make the standard streams what the recorder expects."""
+    gate = folder / "start"
+    with suppress(FileExistsError):
+        os.mkfifo(gate)
+    waiting = os.open(gate, os.O_RDONLY)  # until somebody opens it to write
+    gate.rename(folder / "started")
+    os.close(waiting)
+    reading, writing = os.pipe()  # its write end stays open for good: at the end of input the recorder would end
+    os.write(writing, settings.read_bytes().strip() + b"\n")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    os.dup2(reading, 0)
+    os.dup2(os.open(folder / "ready", flags, 0o644), 1)
+    os.dup2(os.open(folder / "recorder.log", flags, 0o644), 2)
+
+
+if __name__ == "__main__":
+    prepare(Path(sys.argv[1]), Path(sys.argv[2]))
+    sys.exit(main())

@@ -129,9 +129,9 @@ class Kube:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         spec = {"holderIdentity": name, "leaseDurationSeconds": seconds, "renewTime": now}
         body = {"metadata": {"name": name, "labels": dict(labels)}, "spec": spec}
-        replace = self._leases.replace_namespaced_lease_without_preload_content
+        renew = self._leases.patch_namespaced_lease_without_preload_content  # to replace one takes its version
         create = self._leases.create_namespaced_lease_without_preload_content
-        told = await self._unless(404, replace, name, self.namespace, body)
+        told = await self._unless(404, renew, name, self.namespace, body, _content_type="application/merge-patch+json")
         uid: str = orjson.loads(told or await self._call(create, self.namespace, body))["metadata"]["uid"]
         return uid
 

@@ -1,13 +1,34 @@
-"""The recorder as a pod of a real kind cluster that is used as one far away."""
+"""The recorder as a pod of a real kind cluster that is used as one far away: what comes home, who reaches it, what is
+left, and what happens when it, the stream to it or the orchestrator is cut off."""
 
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import Desk
+from desk import Desk, until
 
-from cluster.kube import Kube
+from cluster import docker, kind
+from cluster.kube import Kube, PodWatch
+from cluster.orchestrator import Orchestrator
+from cluster.recorder import RecorderError
+from cluster.runtimes import pod_spec, pod_state
+from cluster.runtimes.pod_spec import AGENT, PROGRAM, ROLE, RUN
+from openforge.config.models import Config, Policy, Sandbox, Target
+from openforge.errors import UsageError
+from openforge.ids import RunId
+from openforge.store.connect import query
 
 pytestmark = [pytest.mark.contract, pytest.mark.timeout(600)]
+ROOT = Path(__file__).parents[2]
+SOLVE = "echo 42 > answer.txt; sleep 3; echo slept"
+PLACE_AND_TIME = {"recorder_id", "seq", "ts", "run_id", "ttft_s", "duration_s"}
+PLACE_AND_TIME |= {"call_id", "call_ids", "parent_call_id", "sample_id"}  # made up anew
 
 
 async def run(desk: Desk, commands: list[str], count: int = 1, **options: Any) -> list[Any]:
@@ -18,7 +39,258 @@ async def run(desk: Desk, commands: list[str], count: int = 1, **options: Any) -
         return await orchestrator.run_all([desk.spec(task, sample=sample) for sample in range(count)])
 
 
-async def test_a_run_is_graded_and_its_records_are_here(far: Desk, kube: Kube) -> None:
-    [rollout] = await run(far, ["echo 42 > answer.txt"])
-    assert (rollout.state, rollout.reward) == ("done", 1.0), rollout.result
-    assert len(far.records("call.close")) == 2
+async def run_and(
+    desk: Desk, do: Callable[[Orchestrator], Awaitable[None]], *, count: int = 1, commands: list[str], **options: Any
+) -> list[Any]:
+    """As `run`, and something done once all of their models have been asked."""
+    desk.model.commands = lambda session, n: commands[n] if n < len(commands) else None
+    told = {"retries": 1, "time_limit_s": 60.0, "concurrency": count, **options}
+    async with desk.orchestrator(**told) as orchestrator:
+        task = desk.task()
+        running = asyncio.create_task(orchestrator.run_all([desk.spec(task, sample=n) for n in range(count)]))
+        await until(lambda: sum(desk.model.calls.values()) >= count, 120)
+        await do(orchestrator)
+        return await running
+
+
+async def recorders(kube: Kube) -> list[dict[str, Any]]:
+    return list((await kube.list_pods(f"{ROLE}=recorder"))["items"])
+
+
+async def left(kube: Kube, run_id: str = "") -> list[str]:
+    """What there is of a run, or of all of them, but for what Kubernetes is removing."""
+    found = []
+    spaces = f"namespaces/{kube.namespace}"
+    for path in (
+        *(f"/api/v1/{spaces}/{name}" for name in ("pods", "services", "secrets")),
+        f"/apis/networking.k8s.io/v1/{spaces}/networkpolicies",
+        f"/apis/coordination.k8s.io/v1/{spaces}/leases",
+    ):
+        listed = await kube.ask("GET", path)
+        assert listed is not None
+        for item in listed["items"]:
+            marks = item["metadata"].get("labels") or {}
+            if RUN in marks and run_id in ("", marks[RUN]):
+                found.append(f"{path.rpartition('/')[2]}/{item['metadata']['name']}")
+    return sorted(found)
+
+
+async def gone(kube: Kube, run_id: str = "") -> None:
+    """Kubernetes removes what belonged to a lease in its own time."""
+    end_s = time.monotonic() + 60
+    while there := await left(kube, run_id):
+        assert time.monotonic() < end_s, there
+        await asyncio.sleep(0.2)
+
+
+def on_node(cluster: kind.Cluster, *argv: str) -> str:
+    return docker.docker("exec", f"{cluster.name}-control-plane", *argv, step="on the node")
+
+
+def plain(record: dict[str, Any]) -> dict[str, Any]:
+    """A record but for where and when it was made: two runs of the same differ in nothing else."""
+
+    def strip(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: strip(part) for key, part in value.items() if key not in PLACE_AND_TIME}
+        return [strip(part) for part in value] if isinstance(value, list) else value
+
+    kept = strip({**record, "rollout_id": (record["rollout_id"] or "").partition(".")[2]})
+    return dict(kept)
+
+
+async def test_the_store_here_has_what_a_recorder_here_would_have_put_there(
+    far: Desk, kube: Kube, cluster: kind.Cluster, qwen3_dir: Path, tmp_path: Path
+) -> None:
+    options = {"policy": {"tokenizer": str(qwen3_dir)}}
+    here = Desk(tmp_path / "here", far.model, Target(name="kind", kind="kind", cluster=cluster.name))
+    for desk in (here, far):
+        rollouts = await run(desk, ["cat start.txt; echo 42 > answer.txt", "ls"], count=2, **options)
+        assert [(r.state, r.reward) for r in rollouts] == [("done", 1.0)] * 2
+        assert [r.result.sealed.calls for r in rollouts] == [3, 3]
+    for kind_of_record in ("call.open", "call.close", "sample", "vocab", "grade"):
+        got, wanted = ([plain(record) for record in desk.records(kind_of_record)] for desk in (far, here))
+        for record in got + wanted:
+            record.get("details", {}).pop("gate", None)
+            record.pop("request", None)  # who asks is in it
+            record.pop("host", None)
+        by = lambda record: json.dumps(record, sort_keys=True)  # noqa: E731
+        assert sorted(got, key=by) == sorted(wanted, key=by)
+        assert got
+    for recorder_id in {record["recorder_id"] for record in far.records()}:
+        seqs = [record["seq"] for record in far.records() if record["recorder_id"] == recorder_id]
+        assert seqs == list(range(len(seqs)))
+    assert list(far.run_dir.glob("journal/*/*.open*")) == []
+    sql = "SELECT count(*) AS n, sum(length(completion_ids)) > 0 AS ids FROM calls"
+    assert query(far.store, sql) == query(here.store, sql) == [{"n": 6, "ids": True}]
+    assert query(far.store, "SELECT count(*) > 0 AS there FROM tokens WHERE text IS NOT NULL") == [{"there": True}]
+    await gone(kube, far.run_dir.name)
+
+
+async def test_a_rollout_reaches_the_recorders_two_ports_and_nothing_else_reaches_it(far: Desk, kube: Kube) -> None:
+    service, port = await kube.service_address()
+    told: list[str] = []
+
+    async def look(orchestrator: Orchestrator) -> None:
+        [pod] = await recorders(kube)
+        address = pod["status"]["podIP"]
+        [rollout] = (await kube.list_pods(f"{ROLE}=rollout"))["items"]
+        layout = orchestrator.runtime.layout(None)  # type: ignore[attr-defined]
+        stable = layout.proxy.partition(":")[0]
+        doors = [(host, number) for host in (address, stable) for number in (8080, 8081)]
+        closed = [(host, number) for host in (address, stable) for number in (8082, 22, 443)]
+        closed += [(service, port)]
+        asked = {"forbidden": closed, "needed": doors, "patience_s": 1.0}
+        argv = [*PROGRAM, "ready", json.dumps(asked)]
+        said: list[bytes] = []
+        await kube.execute(rollout["metadata"]["name"], AGENT, argv, on_output=said.append)
+        answer = json.loads(b"".join(said))
+        assert (answer["open"], answer["closed"]) == ([], [])
+        told.append(await self_made(kube, rollout["spec"]["containers"][0]["image"], doors, (service, port)))
+
+    [rollout] = await run_and(far, look, commands=["echo 42 > answer.txt; sleep 15"])
+    assert rollout.reward == 1.0
+    assert json.loads(told[0])["open"] == []  # a pod that is no rollout of this run, though no wall holds it
+    assert json.loads(told[0])["closed"] == []
+
+
+async def self_made(kube: Kube, image: str, doors: list[Any], needed: tuple[str, int]) -> str:
+    """What a pod that somebody else made reaches."""
+    pod = pod_spec.rollout_pod(
+        "somebody",
+        image,
+        Sandbox(),
+        labels={ROLE: "somebody", RUN: "somebody"},
+        rollout_id="somebody",
+        attempt=0,
+        deadline_s=60,
+        requests={"cpu": "10m", "memory": "32Mi"},
+        pull_policy="IfNotPresent",
+        node_selector={},
+    )
+    watch = PodWatch(kube, f"{RUN}=somebody")
+    await watch.start()
+    said: list[bytes] = []
+    try:
+        await kube.create_pod(pod)
+        async with asyncio.timeout(60):
+            await watch.until("somebody", lambda pod: pod is not None and pod_state.runs(pod))
+        asked = {"forbidden": doors, "needed": [needed], "patience_s": 3.0}
+        await kube.execute("somebody", AGENT, [*PROGRAM, "ready", json.dumps(asked)], on_output=said.append)
+    finally:
+        await kube.delete_pod("somebody")
+        await watch.close()
+    return b"".join(said).decode()
+
+
+async def test_a_recorder_whose_pod_is_deleted_costs_an_attempt_and_no_reward_is_unearned(
+    far: Desk, kube: Kube
+) -> None:
+    async def delete(orchestrator: Orchestrator) -> None:
+        [pod] = await recorders(kube)
+        await kube.delete_pod(pod["metadata"]["name"])
+
+    [rollout] = await run_and(far, delete, commands=[SOLVE])
+    assert (rollout.state, rollout.attempt, rollout.reward) == ("done", 1, 1.0)
+    [void] = [record for record in far.records("rollout.state") if record["state"] == "error"]
+    assert (void["error_class"], void["attempt"]) == ("recorder", 0)
+    assert [record["attempt"] for record in far.records("grade")] == [1]
+    await gone(kube, far.run_dir.name)
+
+
+async def test_what_a_recorder_wrote_before_it_was_killed_comes_home(
+    far: Desk, kube: Kube, cluster: kind.Cluster
+) -> None:
+    async def kill(orchestrator: Orchestrator) -> None:
+        on_node(cluster, "pkill", "-KILL", "-f", "^/opt/recorder.*proxy_addons.pod")
+
+    [rollout] = await run_and(far, kill, commands=[SOLVE])
+    assert (rollout.state, rollout.attempt, rollout.reward) == ("done", 1, 1.0)
+    calls = {(record["attempt"], record["kind"]) for record in far.records("call.open", "call.close")}
+    assert calls == {(0, "call.open"), (0, "call.close"), (1, "call.open"), (1, "call.close")}
+    assert len([record for record in far.records("call.close") if record["attempt"] == 1]) == 2
+
+
+async def test_streams_that_are_cut_lose_nothing(far: Desk, kube: Kube, cluster: kind.Cluster) -> None:
+    async def cut(orchestrator: Orchestrator) -> None:
+        on_node(cluster, "pkill", "-KILL", "-f", "recorder_link.py")
+        await asyncio.sleep(1)
+        on_node(cluster, "pkill", "-KILL", "kube-apiserver")
+
+    rollouts = await run_and(far, cut, count=4, commands=[SOLVE, "sleep 5; echo slept"])
+    assert [(r.state, r.attempt, r.reward) for r in rollouts] == [("done", 0, 1.0)] * 4
+    [recorder_id] = {record["recorder_id"] for record in far.records("call.open")}
+    seqs = [record["seq"] for record in far.records() if record["recorder_id"] == recorder_id]
+    assert seqs == list(range(len(seqs)))
+    assert len(far.records("call.close")) == 12
+
+
+async def test_a_recorder_that_cannot_start_says_why(far: Desk, kube: Kube, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RecorderError, match=r"has no tokenizer\.json"):
+        await run(far, [], policy={"tokenizer": str(tmp_path / "empty")})
+    await gone(kube)
+
+
+async def start(desk: Desk) -> asyncio.subprocess.Process:
+    """`openforge run --target far`, as a person types it."""
+    target = desk.target
+    (desk.root / "openforge.toml").write_text(
+        f'version = 1\n[target.far]\nkind = "kubernetes"\ncontext = "{target.context}"\n'
+        f'namespace = "{target.namespace}"\n[target.far.policy]\nbase_url = "{desk.model.url}"\n'
+    )
+    argv = [sys.executable, "-P", "-m", "openforge_tui", "--project", str(desk.root), "--store", str(desk.store)]
+    typed = ["--tasks", str(desk.task().root), "--policy", "m", "-o", "json"]
+    typed += ["--set", "policy.engine=openai", "--set", "run.mode=record"]
+    return await asyncio.create_subprocess_exec(
+        *(*argv, "--target", "far", "run", *typed),
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+async def test_openforge_run_with_a_target_far_away(far: Desk, kube: Kube) -> None:
+    far.model.commands = lambda session, n: ["echo 42 > answer.txt", None][n]
+    process = await start(far)
+    out, said = await asyncio.wait_for(process.communicate(), 120)
+    assert process.returncode == 0, said.decode()
+    [row] = json.loads(out)
+    assert (row["rollouts"], row["done"], row["reward"], row["calls"]) == (1, 1, 1.0, 2)
+    await gone(kube)
+
+
+async def test_what_a_killed_orchestrator_left_is_removed_by_the_next_one(far: Desk, kube: Kube) -> None:
+    far.model.hang = True
+    process = await start(far)
+    await asyncio.wait_for(far.model.called.wait(), 120)
+    process.kill()
+    await process.communicate()
+    [run_dir] = (far.store / "runs").iterdir()
+    there = await left(kube, run_dir.name)
+    assert [name.partition("/")[0] for name in there] == [
+        *("leases", "networkpolicies", "networkpolicies", "pods", "pods", "secrets", "services")
+    ]
+    far.model.hang = False
+    await run(far, ["true"])  # another run: the lease of the killed one still holds
+    assert await left(kube, run_dir.name) == there
+    [lease] = [name.partition("/")[2] for name in there if name.startswith("leases/")]
+    await kube.hold_lease(lease, {RUN: run_dir.name}, 1)
+    await asyncio.sleep(1.1)
+    await run(far, ["true"])
+    await gone(kube, run_dir.name)
+    [rollout] = await run(far, ["echo 42 > answer.txt"], run_id=RunId(run_dir.name))
+    assert (rollout.state, rollout.attempt, rollout.reward) == ("done", 1, 1.0)
+    await gone(kube)
+
+
+@pytest.mark.parametrize("url", ["", "http://127.0.0.1:8000/v1", "http://localhost:8000/v1", "http://[::1]:8/v1"])
+async def test_a_policy_that_the_cluster_cannot_reach_is_refused_before_anything_is_made(url: str) -> None:
+    from cluster.launch import engine_for
+
+    config = Config(target=Target(name="far", kind="kubernetes"), policy=Policy(base_url=url))
+    with pytest.raises(UsageError, match="base_url") as refused:
+        async with engine_for(config, None, lambda text: None):
+            pass
+    assert "base_url" in refused.value.hint

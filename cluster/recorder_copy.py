@@ -19,7 +19,7 @@ from openforge.journal.segments import NEW, OPEN, SEALED, journal_dir, segment_n
 
 _SEGMENT = re.compile(r"journal/(recorder-[A-Za-z0-9_-]{1,64})/(\d{12})")
 _VOCABULARY = re.compile(r"vocab/([0-9a-f]{32})")
-_HEAD_BYTES = 1 << 16
+_HEAD_BYTES, _FRAME_BYTES = 1 << 16, 64 << 20
 
 
 class CopyError(InfraError):
@@ -100,6 +100,8 @@ class RecorderCopy:
                 raise CopyError("a frame without a head")
             return None
         head = orjson.loads(self._buffer[:end])
+        if not 0 <= int(head["size"]) <= _FRAME_BYTES:
+            raise CopyError(f"a frame of {head['size']} bytes")
         whole = end + 1 + int(head["size"])
         if len(self._buffer) < whole:
             return None

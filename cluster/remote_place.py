@@ -6,11 +6,12 @@ images from the registry of the target, or has them in its nodes already.
 
 import asyncio
 import ipaddress
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from urllib.parse import urlsplit
 
 from cluster import docker, images
 from cluster.docker import Say
+from cluster.install import install
 from cluster.kube import Kube
 from cluster.recorder_pods import RecorderPods
 from cluster.runtimes.base import Order
@@ -18,6 +19,7 @@ from cluster.runtimes.kubernetes import KubernetesRuntime, Place
 from cluster.states import AttemptError, ErrorClass
 from openforge.config.models import Config
 from openforge.errors import UsageError
+from openforge.harness import HarnessManifest
 from openforge.ids import RunId
 
 _PUSH_S = 1800.0
@@ -40,10 +42,17 @@ class RemoteImages:
                 f"the start files of {order.task.ref} are its Dockerfile's; pods take them from a setup script",
                 hint="add [openforge] setup to its task.toml",
             )
-        harness, installed = order.harness, order.installed
-        return await self._named(
-            images.harness_name(harness), lambda: images.ensure_harness(harness, installed, self._say)
-        )
+        return await self.harness(order.harness)
+
+    async def all(self, harnesses: Iterable[HarnessManifest]) -> list[str]:
+        """Every image that a run with these harnesses needs."""
+        return [await self.sandbox(), await self.recorder(), *[await self.harness(each) for each in harnesses]]
+
+    async def harness(self, manifest: HarnessManifest) -> str:
+        def ensure() -> str:
+            return images.ensure_harness(manifest, install(manifest, self._say), self._say)
+
+        return await self._named(images.harness_name(manifest), ensure)
 
     async def recorder(self) -> str:
         return await self._named(images.recorder_name(), lambda: images.ensure_recorder(self._say))
@@ -66,7 +75,7 @@ class RemoteImages:
         return remote
 
 
-def check_policy(config: Config, live: bool) -> None:
+def check_policy(config: Config, live: bool = False) -> None:
     """UsageError when a recorder in the cluster cannot reach the policy. `live`: it is that of a trainer here."""
     target, url = config.target.name, config.policy.base_url
     if live:

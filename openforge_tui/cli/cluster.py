@@ -1,4 +1,4 @@
-"""`openforge up` and `down`: a cluster on this machine for rollouts in pods."""
+"""`openforge up` and `down`: a cluster for rollouts in pods, made on this machine or tried where it is."""
 
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -21,15 +21,20 @@ def up(
 ) -> None:
     """Bring a kind cluster up, with the images of the run's harnesses, and prove that pods are walled in.
 
-    Idempotent: what is there stays. Then: openforge run --target kind.
+    Idempotent: what is there stays. Then: openforge run --target kind. A cluster that was there before (a target of
+    kind "kubernetes") is only tried: what you may do in it, its images, its walls.
     """
     from cluster import images, kind
     from cluster.install import install
     from cluster.kube import Kube
     from cluster.walls import prove_walls
     from openforge.harness import harness_roots, load_harness
+    from openforge_tui.cli import remote
 
     config = _config()
+    if config.target.kind == "kubernetes":
+        remote.up(config)
+        return
     target, began = config.target, time.monotonic()
     cluster = kind.up(target.cluster, output.say, node_image=target.node_image, retain=retain)
     wanted = [images.ensure_sandbox(output.say)]
@@ -64,8 +69,15 @@ def up(
 def down() -> None:
     """Remove the kind cluster with all that runs in it. Runs, images and policies stay."""
     from cluster import kind
+    from openforge.errors import UsageError
 
-    name = _config().target.cluster
+    target = _config().target
+    if target.kind != "kind":
+        raise UsageError(
+            f"target {target.name!r} is a cluster that openforge does not make, and does not remove",
+            hint="what a run has in it goes when the run ends",
+        )
+    name = target.cluster
     if kind.down(name, output.say):
         output.say(f"cluster {name} is gone")
     else:
@@ -73,16 +85,9 @@ def down() -> None:
 
 
 def _config() -> "Config":
-    """The configuration of the chosen target, or of `kind` when none was chosen. UsageError for a remote cluster."""
-    from openforge.errors import UsageError
-
+    """The configuration of the chosen target, or of `kind` when none was chosen."""
     config = settings.current().load().config
     if config.target.kind == "local":
         settings.change(target="kind")
         config = settings.current().load().config
-    if config.target.kind != "kind":
-        raise UsageError(
-            f"target {config.target.name!r} is a cluster that openforge does not make",
-            hint="openforge up --target kind",
-        )
     return config

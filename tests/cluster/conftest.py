@@ -54,7 +54,11 @@ def pods(tmp_path: Path, model: ModelServer, cluster: kind.Cluster) -> Desk:
 def images_in_node(kind_cluster: kind.Cluster) -> None:
     """What a cluster without a registry has in its nodes."""
     react = load_harness("react")
-    names = [images.ensure_recorder(print), images.ensure_harness(react, install(react, print), print)]
+    names = [
+        images.ensure_sandbox(print),
+        images.ensure_recorder(print),
+        images.ensure_harness(react, install(react, print), print),
+    ]
     kind.load(kind_cluster, names, print)
 
 

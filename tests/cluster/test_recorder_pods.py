@@ -3,15 +3,13 @@ left, and what happens when it, the stream to it or the orchestrator is cut off.
 
 import asyncio
 import json
-import os
-import sys
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from desk import Desk, until
+from remote_desk import gone, left, recorders, start
 
 from cluster import docker, kind
 from cluster.kube import Kube, PodWatch
@@ -19,8 +17,7 @@ from cluster.orchestrator import Orchestrator
 from cluster.recorder import RecorderError
 from cluster.runtimes import pod_spec, pod_state
 from cluster.runtimes.pod_spec import AGENT, PROGRAM, ROLE, RUN
-from openforge.config.models import Config, Policy, Sandbox, Target
-from openforge.errors import UsageError
+from openforge.config.models import Sandbox, Target
 from openforge.ids import RunId
 from openforge.store.connect import query
 
@@ -51,36 +48,6 @@ async def run_and(
         await until(lambda: sum(desk.model.calls.values()) >= count, 120)
         await do(orchestrator)
         return await running
-
-
-async def recorders(kube: Kube) -> list[dict[str, Any]]:
-    return list((await kube.list_pods(f"{ROLE}=recorder"))["items"])
-
-
-async def left(kube: Kube, run_id: str = "") -> list[str]:
-    """What there is of a run, or of all of them, but for what Kubernetes is removing."""
-    found = []
-    spaces = f"namespaces/{kube.namespace}"
-    for path in (
-        *(f"/api/v1/{spaces}/{name}" for name in ("pods", "services", "secrets")),
-        f"/apis/networking.k8s.io/v1/{spaces}/networkpolicies",
-        f"/apis/coordination.k8s.io/v1/{spaces}/leases",
-    ):
-        listed = await kube.ask("GET", path)
-        assert listed is not None
-        for item in listed["items"]:
-            marks = item["metadata"].get("labels") or {}
-            if RUN in marks and run_id in ("", marks[RUN]):
-                found.append(f"{path.rpartition('/')[2]}/{item['metadata']['name']}")
-    return sorted(found)
-
-
-async def gone(kube: Kube, run_id: str = "") -> None:
-    """Kubernetes removes what belonged to a lease in its own time."""
-    end_s = time.monotonic() + 60
-    while there := await left(kube, run_id):
-        assert time.monotonic() < end_s, there
-        await asyncio.sleep(0.2)
 
 
 def on_node(cluster: kind.Cluster, *argv: str) -> str:
@@ -232,35 +199,6 @@ async def test_a_recorder_that_cannot_start_says_why(far: Desk, kube: Kube, tmp_
     await gone(kube)
 
 
-async def start(desk: Desk) -> asyncio.subprocess.Process:
-    """`openforge run --target far`, as a person types it."""
-    target = desk.target
-    (desk.root / "openforge.toml").write_text(
-        f'version = 1\n[target.far]\nkind = "kubernetes"\ncontext = "{target.context}"\n'
-        f'namespace = "{target.namespace}"\n[target.far.policy]\nbase_url = "{desk.model.url}"\n'
-    )
-    argv = [sys.executable, "-P", "-m", "openforge_tui", "--project", str(desk.root), "--store", str(desk.store)]
-    typed = ["--tasks", str(desk.task().root), "--policy", "m", "-o", "json"]
-    typed += ["--set", "policy.engine=openai", "--set", "run.mode=record"]
-    return await asyncio.create_subprocess_exec(
-        *(*argv, "--target", "far", "run", *typed),
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
-
-
-async def test_openforge_run_with_a_target_far_away(far: Desk, kube: Kube) -> None:
-    far.model.commands = lambda session, n: ["echo 42 > answer.txt", None][n]
-    process = await start(far)
-    out, said = await asyncio.wait_for(process.communicate(), 120)
-    assert process.returncode == 0, said.decode()
-    [row] = json.loads(out)
-    assert (row["rollouts"], row["done"], row["reward"], row["calls"]) == (1, 1, 1.0, 2)
-    await gone(kube)
-
-
 async def test_what_a_killed_orchestrator_left_is_removed_by_the_next_one(far: Desk, kube: Kube) -> None:
     far.model.hang = True
     process = await start(far)
@@ -283,14 +221,3 @@ async def test_what_a_killed_orchestrator_left_is_removed_by_the_next_one(far: D
     [rollout] = await run(far, ["echo 42 > answer.txt"], run_id=RunId(run_dir.name))
     assert (rollout.state, rollout.attempt, rollout.reward) == ("done", 1, 1.0)
     await gone(kube)
-
-
-@pytest.mark.parametrize("url", ["", "http://127.0.0.1:8000/v1", "http://localhost:8000/v1", "http://[::1]:8/v1"])
-async def test_a_policy_that_the_cluster_cannot_reach_is_refused_before_anything_is_made(url: str) -> None:
-    from cluster.launch import engine_for
-
-    config = Config(target=Target(name="far", kind="kubernetes"), policy=Policy(base_url=url))
-    with pytest.raises(UsageError, match="base_url") as refused:
-        async with engine_for(config, None, lambda text: None):
-            pass
-    assert "base_url" in refused.value.hint

@@ -34,10 +34,16 @@ _TOKENIZER = ("*.json", "*.jinja")
 class RecorderPods:
     """Makes the recorders of one run, one after the other; `image_of` makes their image known to the cluster."""
 
-    def __init__(self, runtime: KubernetesRuntime, place: Place, image_of: Callable[[], Awaitable[str]]) -> None:
-        self.runtime, self.place, self.image_of = runtime, place, image_of
+    def __init__(
+        self,
+        runtime: KubernetesRuntime,
+        place: Place,
+        image_of: Callable[[], Awaitable[str]],
+        say: Callable[[str], None],
+    ) -> None:
+        self.runtime, self.place, self.image_of, self.say = runtime, place, image_of, say
         self._numbers = itertools.count()
-        self._address = ""
+        self.address = ""
 
     def __call__(self, settings: Mapping[str, Any], log: Path) -> "RecorderPod":
         return RecorderPod(self, f"recorder-{self.runtime.owner}-0-{next(self._numbers)}", settings, log)
@@ -50,7 +56,7 @@ class RecorderPods:
 
     async def open(self) -> None:
         """Make the address, and the wall around who is behind it; tell the runtime. Once is enough."""
-        if self._address:
+        if self.address:
             return
         runtime, name = self.runtime, f"recorder-{self.runtime.owner}-0"
         kube, path = runtime.kube, f"/api/v1/namespaces/{runtime.kube.namespace}/services"
@@ -59,8 +65,8 @@ class RecorderPods:
         made = await kube.ask("POST", path, spec.service(self.metadata(name)), unless=(409,))
         made = made or await kube.ask("GET", f"{path}/{name}")
         assert made is not None
-        self._address = made["spec"]["clusterIP"]
-        runtime.meet(self._address, spec.peer(runtime.run_id, runtime.owner))
+        self.address = made["spec"]["clusterIP"]
+        runtime.meet(self.address, spec.peer(runtime.run_id, runtime.owner))
 
 
 class RecorderPod(Recorder):
@@ -73,7 +79,7 @@ class RecorderPod(Recorder):
         self._settings, self._uid = settings, ""
         self._why, self._cut = "", ""  # why it is dead; what the other end of the stream said last
         self._copy = RecorderCopy(Path(settings["run_dir"]), log, self._said_ready, self._answered)
-        self._is_ready = asyncio.Event()
+        self._settled = asyncio.Event()  # it is ready, or never will be
         self._numbers = itertools.count()
         self._asked: dict[int, tuple[bytes, asyncio.Future[tuple[int, bytes]]]] = {}
         self._lines: asyncio.Queue[bytes] = asyncio.Queue()
@@ -103,12 +109,13 @@ class RecorderPod(Recorder):
             runtime_class=place.runtime_class,
         )
         await kube.ask("POST", f"/api/v1/namespaces/{kube.namespace}/secrets", spec.secret(meta, told), unless=(409,))
+        pods.say(f"recorder: pod {self.name} in namespace {kube.namespace}, at {pods.address}")
         await kube.create_pod(pod)
         await self._running(image)
         self._tasks = [asyncio.create_task(work()) for work in (self._watch_over, self._keep_link, self._keep_synced)]
         await self._lay()
         dying = asyncio.create_task(self.died.wait())
-        getting_ready = asyncio.create_task(self._is_ready.wait())
+        getting_ready = asyncio.create_task(self._settled.wait())
         try:
             await asyncio.wait({dying, getting_ready}, timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -165,16 +172,18 @@ class RecorderPod(Recorder):
         while not self._copy.broken:
             argv, began = [*spec.LINK, "link", spec.FOLDER, spec.SETTINGS], asyncio.get_running_loop().time()
             with suppress(KubeError, OSError):
-                told = await self._kube.execute(self.name, spec.SHIPPER, argv, self._outgoing(), self._copy.take)
+                told = await self._kube.execute(self.name, spec.SHIPPER, argv, self._outgoing(), self._take)
                 self._cut = told.error.decode(errors="replace")[-300:]
             tried = 0 if asyncio.get_running_loop().time() - began > CALL_S else tried + 1
             await asyncio.sleep(min(2.0, 0.1 * 2**tried))
-        self._give_up()
 
-    def _give_up(self) -> None:
-        for _, answer in self._asked.values():
-            if not answer.done():
-                answer.set_result((0, b""))
+    def _take(self, data: bytes) -> None:
+        self._copy.take(data)
+        if self._copy.broken:  # and so is the run: nobody need wait
+            self._settled.set()
+            for _, answer in self._asked.values():
+                if not answer.done():
+                    answer.set_result((0, b""))
 
     async def _outgoing(self) -> AsyncIterator[bytes]:
         """What goes in: how much is here, what has no answer yet, then what is asked."""
@@ -195,7 +204,7 @@ class RecorderPod(Recorder):
     def _said_ready(self, told: dict[str, Any], ca: Path) -> None:
         names = ("recorder_id", "proxy_port", "site_port", "admin_port", "pid")
         self.ready = Ready(**{name: told[name] for name in names}, ca_path=ca)
-        self._is_ready.set()
+        self._settled.set()
 
     def _answered(self, number: int, status: int, body: bytes) -> None:
         if number in self._asked and not self._asked[number][1].done():
@@ -215,6 +224,7 @@ class RecorderPod(Recorder):
 
     async def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, bytes]:
         """The answer; all that was written before it is here by then. RecorderError, JournalError."""
+        self._check_kept()
         number = next(self._numbers)
         line = orjson.dumps({"id": number, "method": method, "path": path, "body": body}) + b"\n"
         answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
@@ -227,11 +237,14 @@ class RecorderPod(Recorder):
             raise RecorderError(f"the recorder does not answer {method} {path} {self._cut}".strip()) from None
         finally:
             del self._asked[number]
-        if self._copy.broken:
-            raise JournalError(self._copy.broken, hint=f"check the disk under {self._settings['run_dir']}")
+        self._check_kept()
         if status == 599:
             raise RecorderError(f"the recorder does not answer {method} {path}: {data.decode(errors='replace')}")
         return status, data
+
+    def _check_kept(self) -> None:
+        if self._copy.broken:
+            raise JournalError(self._copy.broken, hint=f"check the disk under {self._settings['run_dir']}")
 
     async def stop(self) -> None:
         """What it has written is brought home first, as far as its pod is still there."""

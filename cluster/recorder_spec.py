@@ -2,7 +2,7 @@
 
 One pod a start, two containers of one image that share a folder. `recorder` is the recorder; its control face listens
 on the pod's loopback only. `shipper` outlives it and does nothing by itself: what the host executes there
-(recorder_link.py) asks the control face and sends home what the recorder writes. A Service is the address that stays
+(recorder_link.py) asks the control face and sends home what the recorder writes. Both end when no host has been there for an hour. A Service is the address that stays
 when one pod follows the other. All of it belongs to the orchestrator's Lease, and Kubernetes removes it with that.
 """
 
@@ -21,6 +21,7 @@ PROXY_PORT, SITE_PORT, ADMIN_PORT = 8080, 8081, 8082
 LINK = (*RECORDER_ENTRY, "-I", "/opt/recorder/src/cluster/recorder_link.py")
 """What executes a word of recorder_link.py in the shipper."""
 
+_ALONE_S = 3600
 _REQUESTS = {RECORDER: {"cpu": "100m", "memory": "256Mi"}, SHIPPER: {"cpu": "10m", "memory": "32Mi"}}
 _LIMITS = {RECORDER: {"memory": "4Gi"}, SHIPPER: {"memory": "1Gi"}}
 
@@ -89,8 +90,12 @@ def pod(
     """It is not started again in place: a recorder that starts knows no rollouts, so that is the orchestrator's call.
     Its Secret has the pod's name."""
     commands = {
-        RECORDER: [*RECORDER_ENTRY, "-P", "-m", "proxy_addons.pod", SETTINGS, FOLDER],
-        SHIPPER: ["sleep", "infinity"],
+        RECORDER: [*RECORDER_ENTRY, "-P", "-m", "proxy_addons.pod", SETTINGS, FOLDER, str(_ALONE_S)],
+        SHIPPER: [
+            "sh",
+            "-c",
+            f'while sleep 60; do [ -z "$(find {FOLDER}/alive -mmin +{_ALONE_S // 60})" ] || exit 0; done',
+        ],
     }
     mounts = {"data": FOLDER, "temp": "/tmp"}
 

@@ -121,7 +121,7 @@ def remote_runtime(config: Config, run_id: RunId, say: Say) -> KubernetesRuntime
 
 def recorders_of(runtime: KubernetesRuntime, config: Config, say: Say) -> RecorderPods:
     """What makes the recorders that the sandboxes of `runtime` use."""
-    return RecorderPods(runtime, _place(config), RemoteImages(config.target.registry, say).recorder)
+    return RecorderPods(runtime, _place(config), RemoteImages(config.target.registry, say).recorder, say)
 
 
 def _place(config: Config) -> Place:

@@ -49,14 +49,21 @@ def show(name: Annotated[str, typer.Argument(help="An image, as `images ls` name
 
 @images_app.command()
 def build() -> None:
-    """Build the images of the run's harnesses; those that are there stay."""
+    """Build the images of the run's harnesses; those that are there stay.
+
+    Of a target of kind "kubernetes" all that its nodes must have where there is no registry.
+    """
     from cluster import docker, images
     from cluster.install import install
     from openforge.harness import harness_roots, load_harness
 
     docker.require()
-    rows = []
-    for name in settings.current().load().config.run.harnesses:
+    config, rows = settings.current().load().config, []
+    if config.target.kind == "kubernetes":
+        rows += [
+            {"harness": "-", "image": ensure(output.say)} for ensure in (images.ensure_sandbox, images.ensure_recorder)
+        ]
+    for name in config.run.harnesses:
         harness = load_harness(name, harness_roots(settings.current().project))
         rows.append(
             {"harness": name, "image": images.ensure_harness(harness, install(harness, output.say), output.say)}
@@ -74,7 +81,8 @@ def prune() -> None:
     docker.require()
     roots = harness_roots(settings.current().project)
     harnesses = [load_harness(name, roots) for name in list_harnesses(roots)]
-    keep = [build.node_image(), images.sandbox_name(), *(images.harness_name(harness) for harness in harnesses)]
+    keep = [build.node_image(), images.sandbox_name(), images.recorder_name()]
+    keep += [images.harness_name(harness) for harness in harnesses]
     gone = images.remove_old(keep, output.say)
     output.emit([{"image": name} for name in gone], ["image"])
     output.say(f"{len(gone)} images removed")

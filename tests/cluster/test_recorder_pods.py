@@ -2,7 +2,9 @@
 left, and what happens when it, the stream to it or the orchestrator is cut off."""
 
 import asyncio
+import errno
 import json
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 from desk import Desk, until
 from remote_desk import gone, left, recorders, start
 
-from cluster import docker, kind
+from cluster import docker, kind, recorder_copy
 from cluster.kube import Kube, PodWatch
 from cluster.orchestrator import Orchestrator
 from cluster.recorder import RecorderError
@@ -19,6 +21,7 @@ from cluster.runtimes import pod_spec, pod_state
 from cluster.runtimes.pod_spec import AGENT, PROGRAM, ROLE, RUN
 from openforge.config.models import Sandbox, Target
 from openforge.ids import RunId
+from openforge.journal.records import JournalError
 from openforge.store.connect import query
 
 pytestmark = [pytest.mark.contract, pytest.mark.timeout(600)]
@@ -190,6 +193,22 @@ async def test_streams_that_are_cut_lose_nothing(far: Desk, kube: Kube, cluster:
     seqs = [record["seq"] for record in far.records() if record["recorder_id"] == recorder_id]
     assert seqs == list(range(len(seqs)))
     assert len(far.records("call.close")) == 12
+
+
+async def test_a_disk_here_that_is_full_stops_the_run_loudly(
+    far: Desk, kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def fill(orchestrator: Orchestrator) -> None:
+        monkeypatch.setattr(recorder_copy._Copied, "write", full)
+
+    with pytest.raises(JournalError, match="No space left"):
+        await run_and(far, fill, commands=[SOLVE])
+    assert [record["state"] for record in far.records("run.end")] == ["error"]
+    assert far.records("grade") == []
+    await gone(kube, far.run_dir.name)
 
 
 async def test_a_recorder_that_cannot_start_says_why(far: Desk, kube: Kube, tmp_path: Path) -> None:

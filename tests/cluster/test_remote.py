@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 from desk import Desk
+from registry import Registry
 from remote_desk import gone, start
 
-from cluster import images, kind
+from cluster import docker, images, kind
 from cluster.kube import Kube
 from cluster.launch import engine_for, live_engine, orchestrate
 from cluster.remote_check import ROLE
+from cluster.remote_place import RemoteImages
 from openforge.config.models import Config, Policy, Target
-from openforge.errors import UsageError
+from openforge.errors import InfraError, UsageError
 
 pytestmark = [pytest.mark.contract, pytest.mark.timeout(600)]
 SPACE = "somebodys"
@@ -89,6 +91,31 @@ async def test_a_cluster_that_is_not_there_or_not_ours_says_so(far: Desk, tmp_pa
     ):
         code, _, said = await ended(await start(far, word, kubeconfig=tmp_path / "empty"))
         assert (code, told in said) == (wanted, True), said
+
+
+async def test_with_a_registry_images_are_pushed_once_and_named_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if problem := docker.problem():
+        pytest.skip(f"no containers here: {problem}")
+    registry, said = Registry(), []
+    await registry.start()
+    (tmp_path / "Dockerfile").write_text("FROM scratch\nCOPY Dockerfile /\n")
+    local = images.sandbox_name().replace("sandbox", "test-push")
+    monkeypatch.setattr(images, "ensure_sandbox", lambda say: local)  # which is big, and no other to push
+    await asyncio.to_thread(docker.build, local, tmp_path, kind="test", say=said.append)
+    try:
+        named = RemoteImages(f"{registry.address}/team/", said.append)
+        assert [await named.sandbox() for _ in range(2)] == [f"{registry.address}/team/{local}"] * 2
+        assert len([line for line in said if line.startswith("docker push")]) == 1
+        manifest = json.loads(registry.manifests[f"team/{local}"])
+        assert {part["digest"] for part in [manifest["config"], *manifest["layers"]]} == set(registry.blobs)
+        await registry.stop()
+        with pytest.raises(InfraError, match="pushing"):
+            await RemoteImages(registry.address, said.append).sandbox()
+    finally:
+        for name in (local, f"{registry.address}/team/{local}", f"{registry.address}/{local}"):
+            await asyncio.to_thread(docker.docker, "image", "rm", name, step="after the test")
 
 
 async def test_openforge_run_with_a_target_far_away(far: Desk, kube: Kube) -> None:

@@ -2,8 +2,9 @@
 
 One pod a start, two containers of one image that share a folder. `recorder` is the recorder; its control face listens
 on the pod's loopback only. `shipper` outlives it and does nothing by itself: what the host executes there
-(recorder_link.py) asks the control face and sends home what the recorder writes. Both end when no host has been there for an hour. A Service is the address that stays
-when one pod follows the other. All of it belongs to the orchestrator's Lease, and Kubernetes removes it with that.
+(recorder_link.py) asks the control face and sends home what the recorder writes. Both end when no host has been there
+for an hour. A Service is the address that stays when one pod follows the other. All of it belongs to the orchestrator's
+Lease, and Kubernetes removes it with that.
 """
 
 from collections.abc import Mapping

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from desk import Desk, until
 from remote_desk import gone, left, recorders, start
+from token_server import TokenServer
 
 from cluster import docker, kind, recorder_copy
 from cluster.kube import Kube, PodWatch
@@ -19,7 +20,7 @@ from cluster.orchestrator import Orchestrator
 from cluster.recorder import RecorderError
 from cluster.runtimes import pod_spec, pod_state
 from cluster.runtimes.pod_spec import AGENT, PROGRAM, ROLE, RUN
-from openforge.config.models import Sandbox, Target
+from openforge.config.models import Sampling, Sandbox, Target
 from openforge.ids import RunId
 from openforge.journal.records import JournalError
 from openforge.store.connect import query
@@ -28,7 +29,16 @@ pytestmark = [pytest.mark.contract, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 SOLVE = "echo 42 > answer.txt; sleep 3; echo slept"
 PLACE_AND_TIME = {"recorder_id", "seq", "ts", "run_id", "ttft_s", "duration_s"}
-PLACE_AND_TIME |= {"call_id", "call_ids", "parent_call_id", "sample_id"}  # made up anew
+PLACE_AND_TIME |= {
+    "call_id",
+    "call_ids",
+    "parent_call_id",
+    "sample_id",
+    "gate",
+    "id",
+    "tool_call_id",
+    "created",
+}  # made up anew
 
 
 async def run(desk: Desk, commands: list[str], count: int = 1, **options: Any) -> list[Any]:
@@ -65,27 +75,34 @@ def plain(record: dict[str, Any]) -> dict[str, Any]:
             return {key: strip(part) for key, part in value.items() if key not in PLACE_AND_TIME}
         return [strip(part) for part in value] if isinstance(value, list) else value
 
-    kept = strip({**record, "rollout_id": (record["rollout_id"] or "").partition(".")[2]})
-    return dict(kept)
+    kept = dict(strip({**record, "rollout_id": (record["rollout_id"] or "").partition(".")[2]}))
+    return {key: value for key, value in kept.items() if key not in ("host", "request")}  # where and who it was
 
 
+def ordered(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Two rollouts at once are written in any order."""
+    return sorted((plain(record) for record in records), key=lambda record: json.dumps(record, sort_keys=True))
+
+
+@pytest.mark.parametrize("mode", ["record", "train"])
 async def test_the_store_here_has_what_a_recorder_here_would_have_put_there(
-    far: Desk, kube: Kube, cluster: kind.Cluster, qwen3_dir: Path, tmp_path: Path
+    far: Desk, kube: Kube, cluster: kind.Cluster, qwen3_dir: Path, tmp_path: Path, mode: str
 ) -> None:
-    options = {"policy": {"tokenizer": str(qwen3_dir)}}
+    policy = {"tokenizer": str(qwen3_dir), "sampling": Sampling(max_tokens=512)}
+    tokens = TokenServer(qwen3_dir)
+    await tokens.start(kind.host_address())
+    if mode == "train":
+        far.model, policy["engine"] = tokens, "vllm"
     here = Desk(tmp_path / "here", far.model, Target(name="kind", kind="kind", cluster=cluster.name))
     for desk in (here, far):
-        rollouts = await run(desk, ["cat start.txt; echo 42 > answer.txt", "ls"], count=2, **options)
+        commands = ["cat start.txt; echo 42 > answer.txt", "ls"]
+        rollouts = await run(desk, commands, count=2, policy=policy, mode=mode)
         assert [(r.state, r.reward) for r in rollouts] == [("done", 1.0)] * 2
         assert [r.result.sealed.calls for r in rollouts] == [3, 3]
+    await tokens.stop()
     for kind_of_record in ("call.open", "call.close", "sample", "vocab", "grade"):
-        got, wanted = ([plain(record) for record in desk.records(kind_of_record)] for desk in (far, here))
-        for record in got + wanted:
-            record.get("details", {}).pop("gate", None)
-            record.pop("request", None)  # who asks is in it
-            record.pop("host", None)
-        by = lambda record: json.dumps(record, sort_keys=True)  # noqa: E731
-        assert sorted(got, key=by) == sorted(wanted, key=by)
+        got, wanted = (ordered(desk.records(kind_of_record)) for desk in (far, here))
+        assert got == wanted
         assert got
     for recorder_id in {record["recorder_id"] for record in far.records()}:
         seqs = [record["seq"] for record in far.records() if record["recorder_id"] == recorder_id]
@@ -93,6 +110,8 @@ async def test_the_store_here_has_what_a_recorder_here_would_have_put_there(
     assert list(far.run_dir.glob("journal/*/*.open*")) == []
     sql = "SELECT count(*) AS n, sum(length(completion_ids)) > 0 AS ids FROM calls"
     assert query(far.store, sql) == query(here.store, sql) == [{"n": 6, "ids": True}]
+    sql = "SELECT count(*) AS n, sum(length(token_ids)) > 0 AS ids FROM samples"
+    assert query(far.store, sql) == query(here.store, sql) == [{"n": 2, "ids": True}]
     assert query(far.store, "SELECT count(*) > 0 AS there FROM tokens WHERE text IS NOT NULL") == [{"there": True}]
     await gone(kube, far.run_dir.name)
 

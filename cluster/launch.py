@@ -55,7 +55,7 @@ def make_specs(config: Config, project: Path | None = None) -> list[RolloutSpec]
     """Every task with every harness, `samples` times. Sample n of a task has the same start files in every harness.
     Harnesses of the folder `project` come before ours."""
     _check_place(config)  # before anything is made or started
-    _check_policy(config)
+    _check_policy(config, config.policy.base_url)
     run = config.run
     harnesses = [load_harness(name, harness_roots(project or Path())) for name in dict.fromkeys(run.harnesses)]
     names = [harness.name for harness in harnesses]
@@ -73,7 +73,7 @@ def make_specs(config: Config, project: Path | None = None) -> list[RolloutSpec]
 async def engine_for(config: Config, model_dir: Path | None, say: Say) -> AsyncIterator[Engine]:
     """The policy: a server that is there, or a vLLM started for as long as it is used. UsageError, InfraError."""
     _check_place(config)
-    _check_policy(config)
+    _check_policy(config, config.policy.base_url)
     policy = config.policy
     if policy.base_url:
         yield Engine(policy.base_url, "0", asyncio.Event())
@@ -106,12 +106,12 @@ def serving_of(policy: Policy, model_dir: Path, say: Say) -> Serving:
     return Serving(model_dir, policy.served_name, policy.dtype, length)
 
 
-def _check_policy(config: Config, live: bool = False) -> None:
+def _check_policy(config: Config, url: str, live: bool = False) -> None:
     """UsageError where the recorder could not reach the policy."""
     if config.target.kind == "kubernetes":
         from cluster.remote_place import check_policy
 
-        check_policy(config, live)
+        check_policy(config.target.name, url, live)
 
 
 def _check_place(config: Config) -> None:
@@ -200,7 +200,7 @@ async def orchestrate(
     `run_id` of a run that there is already: it is taken up again. `project`: the folder whose harnesses come first.
     """
     _check_place(config)
-    _check_policy(config, engine.live)
+    _check_policy(config, engine.url, engine.live)
     name = run_id or new_run_id()
     run_dir = store_root / "runs" / name
     settings = recorder_settings(config, name, run_dir, engine, model_dir)

@@ -75,15 +75,15 @@ class RemoteImages:
         return remote
 
 
-def check_policy(config: Config, live: bool = False) -> None:
-    """UsageError when a recorder in the cluster cannot reach the policy. `live`: it is that of a trainer here."""
-    target, url = config.target.name, config.policy.base_url
+def check_policy(target: str, url: str, live: bool = False) -> None:
+    """UsageError when a recorder in the target's cluster cannot reach the policy at `url`. `live`: it is that of a
+    trainer here."""
+    where = 'set [policy] base_url to an address that the cluster reaches, or take "--target kind"'
     if live:
         raise UsageError(
             f"the recorder of target {target!r} runs in its cluster, and cannot reach the policy of a trainer here",
             hint="train with --target local or kind",
         )
-    where = 'set [policy] base_url to an address that the cluster reaches, or run with "--target kind"'
     if not url:
         raise UsageError(
             f"target {target!r} needs [policy] base_url: its recorder asks the policy from within the cluster",
@@ -91,7 +91,7 @@ def check_policy(config: Config, live: bool = False) -> None:
         )
     if _is_loopback(urlsplit(url).hostname or ""):
         raise UsageError(
-            f"[policy] base_url = {url!r} is this machine's own, and the recorder of target {target!r} runs elsewhere",
+            f"the policy is at {url}, this machine's own, and the recorder of target {target!r} runs in its cluster",
             hint=where,
         )
 

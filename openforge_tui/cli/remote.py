@@ -23,7 +23,7 @@ def up(config: "Config") -> None:
     if not target.registry:
         output.say(f"target {target.name} names no registry: its nodes must have {', '.join(names)}")
     checked = output.run_async(check_cluster(config, images))
-    check_policy(config)
+    check_policy(target.name, config.policy.base_url)
     output.emit_object(
         {
             "cluster": target.context or "the kubeconfig's current context",

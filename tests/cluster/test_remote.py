@@ -13,7 +13,7 @@ from remote_desk import gone, start
 
 from cluster import docker, images, kind
 from cluster.kube import Kube
-from cluster.launch import engine_for, live_engine, orchestrate
+from cluster.launch import Engine, engine_for, live_engine, orchestrate
 from cluster.remote_check import ROLE
 from cluster.remote_place import RemoteImages
 from openforge.config.models import Config, Policy, Target
@@ -128,6 +128,14 @@ async def test_openforge_run_with_a_target_far_away(far: Desk, kube: Kube) -> No
     await gone(kube)
 
 
+async def test_a_policy_of_the_commands_own_is_refused_too(tmp_path: Path) -> None:
+    """As `harness check` has one, whatever the configuration says."""
+    config = Config(target=Target(name="far", kind="kubernetes"), policy=Policy(base_url="http://10.0.0.1:8000/v1"))
+    with pytest.raises(UsageError, match="this machine's own"):
+        async with orchestrate(config, tmp_path / "store", Engine("http://127.0.0.1:1/v1", "0", asyncio.Event())):
+            pass
+
+
 async def test_a_trainers_policy_here_is_refused(tmp_path: Path) -> None:
     config = Config(target=Target(name="far", kind="kubernetes"), policy=Policy(base_url="http://10.0.0.1:8000/v1"))
     with pytest.raises(UsageError, match="trainer here"):
@@ -139,7 +147,7 @@ async def test_a_trainers_policy_here_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["", "http://127.0.0.1:8000/v1", "http://localhost:8000/v1", "http://[::1]:8/v1"])
 async def test_a_policy_that_the_cluster_cannot_reach_is_refused_before_anything_is_made(url: str) -> None:
     config = Config(target=Target(name="far", kind="kubernetes"), policy=Policy(base_url=url))
-    with pytest.raises(UsageError, match="base_url") as refused:
+    with pytest.raises(UsageError, match="far") as refused:
         async with engine_for(config, None, lambda text: None):
             pass
     assert "base_url" in refused.value.hint

@@ -7,7 +7,7 @@ comes before grading so that no late call lands on a trace that is being scored.
 import asyncio
 import secrets
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from cluster.grading import base_env
 from cluster.install import Installed
 from cluster.recorder import Recorder, RecorderError, SealSummary
 from cluster.runtimes.base import Exit, Grade, Order, Runtime, Sandbox
+from cluster.start_gate import StartGate
 from cluster.states import AttemptError, ErrorClass, State
 from openforge.config.models import Config
 from openforge.errors import InfraError
@@ -69,14 +70,17 @@ class Attempt:
     log: Path
     on_state: Callable[[State, str], None]
     policy_died: asyncio.Event
+    starts: StartGate
     egress_allow: tuple[str, ...] = ()
     token: str = field(default_factory=lambda: "t" + secrets.token_hex(20))
 
     async def run(self, result: Result) -> None:
         """Fill in `result` up to its grade; AttemptError when the attempt is void. Cancelled, it leaves nothing."""
-        self.on_state(State.STARTING, "")
         try:
-            async with self.runtime.sandbox(self._order()) as sandbox:
+            async with AsyncExitStack() as stack:
+                async with self.starts.turn():
+                    self.on_state(State.STARTING, "")
+                    sandbox = await stack.enter_async_context(self.runtime.sandbox(self._order()))
                 await self._in(sandbox, result)
         except (InfraError, OSError) as error:
             if isinstance(error, RecorderError | JournalError):

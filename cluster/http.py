@@ -107,6 +107,7 @@ class HttpFace:
         app.router.add_post("/rollouts", self._submit)
         app.router.add_get("/rollouts", self._list)
         app.router.add_delete("/rollouts", self._cancel_all)
+        app.router.add_post("/drain", self._drain)
         app.router.add_get("/rollouts/{id}", self._look)
         app.router.add_delete("/rollouts/{id}", self._cancel)
         app.router.add_get("/rollouts/{id}/samples", self._samples)
@@ -175,6 +176,10 @@ class HttpFace:
     async def _cancel_all(self, request: web.Request) -> web.Response:
         ended = await self._orchestrator.cancel_all()
         return _answer(200, {"rollouts": [account_of(rollout) for rollout in ended]})
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        going_on = await self._orchestrator.drain()
+        return _answer(200, {"rollouts": [account_of(rollout) for rollout in going_on]})
 
     async def _cancel(self, request: web.Request) -> web.Response:
         account = self._orchestrator.roster.find(request.match_info["id"])

@@ -6,7 +6,6 @@ so a folder that exists is a harness that works. Node 24 stands first on PATH wh
 installs older packages without a word.
 """
 
-import fcntl
 import os
 import platform
 import shutil
@@ -17,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from openforge.cache import cache_dir
+from openforge.cache import cache_dir, locked
 from openforge.errors import InfraError, UsageError
 from openforge.harness import HarnessManifest
 from openforge.program import run_program
@@ -55,7 +54,7 @@ def install(manifest: HarnessManifest, say: Say = lambda text: None) -> Installe
         return Installed(target, "", None)
     node = _install_node(spec.node, say) if spec.node else None
     if not target.is_dir():
-        with _lock(target), _staging(target) as stage:
+        with locked(target.parent / f".{target.name}.lock"), _staging(target) as stage:
             if not target.is_dir():
                 say(f"installing {manifest.name} {manifest.version} ({spec.kind}) into {target}")
                 (_npm if spec.kind == "npm" else _pip)(stage, spec.packages, node)
@@ -111,7 +110,7 @@ def _install_node(version: str, say: Say) -> Path:
     package = f"node-linux-{machine}"
     target = cache_dir() / "node" / version
     if not target.is_dir():
-        with _lock(target), _staging(target) as stage:
+        with locked(target.parent / f".{target.name}.lock"), _staging(target) as stage:
             if not target.is_dir():
                 say(f"fetching node {version} from npm into {target}")
                 npm = _npm_command()
@@ -138,14 +137,6 @@ def _npm_command() -> str:
 
 def _env(node: Path | None) -> dict[str, str]:
     return {"PATH": f"{node / 'bin'}:{os.environ.get('PATH', os.defpath)}"} if node else {}
-
-
-@contextmanager
-def _lock(target: Path) -> Iterator[None]:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with (target.parent / f".{target.name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # released by the kernel when the process ends, however it ends
-        yield
 
 
 @contextmanager

@@ -5,20 +5,18 @@ name belongs to someone else. The file is written before the cluster is made, so
 what it is and made anew.
 """
 
-import fcntl
 import ipaddress
 import json
+import shutil
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from cluster import docker
 from cluster.node_image import build
-from openforge.cache import cache_dir
+from openforge.cache import cache_dir, locked
 from openforge.errors import InfraError, OpenForgeError, UsageError
 from openforge.program import run_program
 
@@ -57,7 +55,7 @@ def up(name: str, say: docker.Say, *, node_image: str = "", retain: bool = False
     that did not come up stays, for its logs.
     """
     docker.require()
-    with _lock(name):
+    with locked(_file(name, "lock")):
         found = status(name)
         if found.state == "stopped":
             say(f"docker start {_node(name)}")
@@ -86,7 +84,7 @@ def up(name: str, say: docker.Say, *, node_image: str = "", retain: bool = False
 def down(name: str, say: docker.Say) -> bool:
     """Remove the cluster with all that is in it; False when there is none. UsageError when it is someone else's."""
     docker.require()
-    with _lock(name):
+    with locked(_file(name, "lock")):
         if status(name).state == "absent":
             return False
         _delete(name, say)
@@ -156,21 +154,37 @@ def _create(name: str, image: str, say: docker.Say, retain: bool) -> None:
         config.write_text(json.dumps(cluster_config(own)))
         argv = [*_kind(), "create", "cluster", "--name", name, "--config", str(config)]
         argv += ["--kubeconfig", str(kubeconfig), "--wait", f"{_READY_S:g}s"]
-        argv += ["--image", image] if image else []
-        argv += ["--retain"] if retain else []
+        argv += ["--retain", *(["--image", image] if image else [])]
         _write(name, _Note(image or "kind's own"))
         say(" ".join(argv))
         began = time.monotonic()
         try:
             run_program(argv, step=f"making cluster {name}", timeout_s=_CREATE_S, on_line=lambda line: _tell(line, say))
         except InfraError as error:
-            if retain:
-                error.hint = error.hint or f"the node stays: docker logs {_node(name)}; openforge down removes it"
+            if _container(name) is not None:
+                error.hint = f"see {_export_logs(name, say)}"
+                if retain:
+                    error.hint += "; the node stays until openforge down"
+                else:
+                    _delete(name, say)
             raise
     node = _container(name)
     assert node is not None
     _write(name, _Note(image or str(node["Config"]["Image"]), node["Id"]))
     say(f"cluster {name} was made in {time.monotonic() - began:.0f} s")
+
+
+def _export_logs(name: str, say: docker.Say) -> Path:
+    """The folder with everything that a node which did not come up has written."""
+    folder = _file(name, "logs")
+    shutil.rmtree(folder, ignore_errors=True)
+    argv = [*_kind(), "export", "logs", str(folder), "--name", name]
+    say(" ".join(argv))
+    try:
+        run_program(argv, step="collecting the node's logs", timeout_s=_QUICK_S)
+    except InfraError as error:
+        say(f"not all of the logs: {error.summary.splitlines()[-1]}")
+    return folder
 
 
 def cluster_config(own_image: bool) -> dict[str, Any]:
@@ -274,13 +288,3 @@ def _write(name: str, note: _Note) -> None:
     partial = _file(name, "partial")
     partial.write_text(json.dumps(asdict(note)))
     partial.rename(_file(name, "json"))
-
-
-@contextmanager
-def _lock(name: str) -> Iterator[None]:
-    """Two at once: one works, the other waits and finds it done."""
-    place = _file(name, "lock")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

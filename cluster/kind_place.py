@@ -57,6 +57,7 @@ def kind_runtime(config: Config, run_id: RunId, say: Say) -> tuple[KubernetesRun
         requests={"cpu": f"{config.sandbox.request_cpu:g}", "memory": config.sandbox.request_memory},
         node_selector=target.node_selector,
         runtime_class=target.runtime_class,
+        per_node=target.per_node,
     )
 
     async def connect() -> Kube:

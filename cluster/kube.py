@@ -11,7 +11,6 @@ import os
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,6 +26,8 @@ Pod = dict[str, Any]
 _CALL_S, _WATCH_S = 30.0, 60
 _CHUNK_BYTES = 1 << 20  # of one message: a bigger one closes the stream
 _TRIES, _BACKOFF_S = 6, 0.2
+_CONNECTIONS = 32  # a handshake costs both sides more than a request does
+_MERGE = "application/merge-patch+json"
 _STDIN, _STDOUT, _STDERR, _ERROR = 0, 1, 2, 3
 
 
@@ -36,16 +37,6 @@ class KubeError(InfraError):
     def __init__(self, summary: str, status: int = 0) -> None:
         super().__init__(summary, hint="openforge doctor")
         self.status = status
-
-
-@dataclass(frozen=True)
-class Lease:
-    """Whether its holder lives, and the version at which that was so."""
-
-    name: str
-    labels: Mapping[str, str]
-    live: bool
-    version: str
 
 
 @dataclass(frozen=True)
@@ -63,7 +54,7 @@ class Kube:
         self.namespace = namespace
         self._api, self._core = api, client.CoreV1Api(api)
         self._network = client.NetworkingV1Api(api)
-        self._leases = client.CoordinationV1Api(api)
+        api.configuration.connection_pool_maxsize = 0  # each exec holds a connection for as long as its command runs
         self._sockets: Any = WsApiClient(api.configuration, heartbeat=20)  # type: ignore[no-untyped-call]
         self._exec: Any = client.CoreV1Api(self._sockets)
 
@@ -71,7 +62,7 @@ class Kube:
     async def connect(cls, kubeconfig: Path | None, context: str, namespace: str) -> Self:
         """InfraError when there is no such cluster in the kubeconfig (None: KUBECONFIG, or the person's own)."""
         settings = client.Configuration()
-        settings.connection_pool_maxsize = 0  # each exec holds a connection for as long as its command runs
+        settings.connection_pool_maxsize = _CONNECTIONS
         try:
             await config.load_kube_config(  # type: ignore[no-untyped-call]
                 config_file=str(kubeconfig) if kubeconfig else os.environ.get("KUBECONFIG") or None,
@@ -105,6 +96,23 @@ class Kube:
         call = self._core.delete_namespaced_pod_without_preload_content
         await self._unless((404, 409), call, name, self.namespace, body=body)
 
+    async def patch_pod_status(self, name: str, status: Mapping[str, Any]) -> None:
+        """Say in a kubelet's place what has become of a pod."""
+        call = self._core.patch_namespaced_pod_status_without_preload_content
+        await self._call(call, name, self.namespace, {"status": dict(status)}, _content_type=_MERGE)
+
+    async def node_names(self, labels: Mapping[str, str] | None = None) -> list[str]:
+        """Those that pods can be put on, of these labels."""
+        selector = ",".join(f"{name}={value}" for name, value in (labels or {}).items())
+        call = self._core.list_node_without_preload_content
+        nodes = orjson.loads(await self._call(call, label_selector=selector))["items"]
+        return [node["metadata"]["name"] for node in nodes if _takes_pods(node)]
+
+    async def taint_node(self, name: str, taints: Sequence[Mapping[str, str]]) -> None:
+        """Its taints are these and no others."""
+        call = self._core.patch_node_without_preload_content
+        await self._call(call, name, {"spec": {"taints": list(taints)}}, _content_type=_MERGE)
+
     async def list_pods(self, selector: str) -> dict[str, Any]:
         call = self._core.list_namespaced_pod_without_preload_content
         listed: dict[str, Any] = orjson.loads(await self._call(call, self.namespace, label_selector=selector))
@@ -125,35 +133,16 @@ class Kube:
         call = self._network.delete_namespaced_network_policy_without_preload_content
         await self._unless(404, call, name, self.namespace)
 
-    async def hold_lease(self, name: str, labels: Mapping[str, str], seconds: int) -> str:
-        """Say that whoever made pods with this owner's label lives, for `seconds` from now; the lease's UID."""
-        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        spec = {"holderIdentity": name, "leaseDurationSeconds": seconds, "renewTime": now}
-        body = {"metadata": {"name": name, "labels": dict(labels)}, "spec": spec}
-        renew = self._leases.patch_namespaced_lease_without_preload_content  # to replace one takes its version
-        create = self._leases.create_namespaced_lease_without_preload_content
-        told = await self._unless(404, renew, name, self.namespace, body, _content_type="application/merge-patch+json")
-        uid: str = orjson.loads(told or await self._call(create, self.namespace, body))["metadata"]["uid"]
-        return uid
-
-    async def drop_lease(self, name: str, version: str = "") -> None:
-        """`version`: only if it is still that one, and has not been renewed."""
-        body = {"preconditions": {"resourceVersion": version}} if version else None
-        call = self._leases.delete_namespaced_lease_without_preload_content
-        await self._unless((404, 409), call, name, self.namespace, body=body)
-
-    async def leases(self) -> list[Lease]:
-        call = self._leases.list_namespaced_lease_without_preload_content
-        listed = orjson.loads(await self._call(call, self.namespace))
-        return [_lease(lease) for lease in listed["items"]]
-
     async def ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, unless: tuple[int, ...] = ()
     ) -> dict[str, Any] | None:
         """One request for what has no method here; None when it is one of these refusals."""
 
         async def send(_request_timeout: float) -> Any:
-            headers = {"Accept": "application/json", "Content-Type": "application/json"}
+            headers = {
+                "Accept": "application/json",
+                "Content-Type": _MERGE if method == "PATCH" else "application/json",
+            }
             told = await self._api.param_serialize(
                 method, path, header_params=headers, body=body, auth_settings=["BearerToken"]
             )
@@ -300,14 +289,6 @@ async def _send(stream: Any, data: bytes | AsyncIterator[bytes]) -> None:
         await stream.send_bytes(bytes([_STDIN]) + data[start : start + _CHUNK_BYTES])
 
 
-def _lease(lease: Mapping[str, Any]) -> Lease:
-    meta, spec = lease["metadata"], lease["spec"]
-    renewed = spec.get("renewTime") or meta["creationTimestamp"]
-    age_s = (datetime.now(UTC) - datetime.fromisoformat(renewed)).total_seconds()
-    live = age_s < (spec.get("leaseDurationSeconds") or 0)
-    return Lease(meta["name"], meta.get("labels") or {}, live, meta["resourceVersion"])
-
-
 def _exit_code(data: bytes) -> int:
     """A command's exit code. KubeError when it did not start: the container is gone, or has no such program."""
     told = orjson.loads(data)
@@ -316,6 +297,12 @@ def _exit_code(data: bytes) -> int:
     if told.get("reason") == "NonZeroExitCode":
         return int(told["details"]["causes"][0]["message"])
     raise KubeError(f"exec failed: {_message(data)}")
+
+
+def _takes_pods(node: Mapping[str, Any]) -> bool:
+    spec = node["spec"]
+    shut = any(taint["effect"] in ("NoSchedule", "NoExecute") for taint in spec.get("taints", ()))
+    return not (shut or spec.get("unschedulable"))
 
 
 def _message(body: bytes) -> str:

@@ -14,9 +14,9 @@ from typing import Any
 
 from cluster.attempt import RolloutSpec
 from cluster.http import HttpFace
-from cluster.live_recorder import NewRecorder
 from cluster.orchestrator import OnEvent, Orchestrator
 from cluster.policy_server import Serving, use_policy_server
+from cluster.recorder import Recorder
 from cluster.recorder_process import RecorderProcess
 from cluster.rollout import Rollout
 from cluster.runtimes.base import Runtime
@@ -75,6 +75,12 @@ async def engine_for(config: Config, model_dir: Path | None, say: Say) -> AsyncI
     _check_place(config)
     _check_policy(config, config.policy.base_url)
     policy = config.policy
+    if config.target.kind == "sim":
+        from cluster.sim.runtime import scripted_policy
+
+        async with scripted_policy() as url:
+            yield Engine(url, "0", asyncio.Event())
+        return
     if policy.base_url:
         yield Engine(policy.base_url, "0", asyncio.Event())
         return
@@ -156,13 +162,19 @@ def recorder_settings(
     }
 
 
-def make_runtime(config: Config, run_id: RunId, say: Say, keep_start_files: int = 64) -> tuple[Runtime, str]:
+def make_runtime(
+    config: Config, run_id: RunId, say: Say, *, project: Path | None = None, keep_start_files: int = 64
+) -> tuple[Runtime, str]:
     """Where rollouts run, and at which address of this machine they look for the recorder; at none when it runs in
     the cluster."""
     _check_place(config)
     if config.target.kind == "local":
         return ProcessRuntime(config.sandbox.isolation, keep_start_files), "127.0.0.1"
     # with the Kubernetes client, which takes half a second to import
+    if config.target.kind == "sim":
+        from cluster.sim.runtime import simulated_runtime
+
+        return simulated_runtime(config, run_id, project or Path(), say)
     if config.target.kind == "kubernetes":
         from cluster.remote_place import remote_runtime
 
@@ -172,15 +184,17 @@ def make_runtime(config: Config, run_id: RunId, say: Say, keep_start_files: int 
     return kind_runtime(config, run_id, say)
 
 
-def _recorders(runtime: Runtime, config: Config, say: Say) -> NewRecorder:
+def _new_recorder(
+    runtime: Runtime, config: Config, settings: dict[str, Any], log: Path, say: Say
+) -> Callable[[], Recorder]:
     """What makes the recorders of a run: processes here, or pods beside its rollouts."""
     if config.target.kind != "kubernetes":
-        return RecorderProcess
+        return lambda: RecorderProcess(settings, log)
     from cluster.remote_place import recorders_of
     from cluster.runtimes.kubernetes import KubernetesRuntime
 
     assert isinstance(runtime, KubernetesRuntime)
-    return recorders_of(runtime, config, say)
+    return recorders_of(runtime, config, settings, log, say)
 
 
 @asynccontextmanager
@@ -204,7 +218,7 @@ async def orchestrate(
     name = run_id or new_run_id()
     run_dir = store_root / "runs" / name
     settings = recorder_settings(config, name, run_dir, engine, model_dir)
-    runtime, host = make_runtime(config, name, say)
+    runtime, host = make_runtime(config, name, say, project=project)
     settings["host"] = host
     if runtime.enforced.isolation == "advisory":
         say(f"sandbox: no isolation, rollouts can read your files and reach the network ({runtime.enforced.why})")
@@ -214,8 +228,7 @@ async def orchestrate(
         name,
         run_dir,
         runtime,
-        settings,
-        new_recorder=_recorders(runtime, config, say),
+        _new_recorder(runtime, config, settings, run_dir / "logs" / "recorder.log", say),
         policy_died=engine.died,
         policy=policy,
         on_event=on_event,
@@ -237,11 +250,13 @@ async def run_rollouts(
     model_dir: Path | None = None,
     engine: Engine | None = None,
     run_id: RunId | None = None,
+    project: Path | None = None,
     say: Say = lambda text: None,
     on_event: OnEvent = lambda rollout: None,
 ) -> list[Rollout]:
     """Run `specs` from nothing to the end of the run. `engine`: use this one and start none."""
-    options: dict[str, Any] = {"model_dir": model_dir, "run_id": run_id, "say": say, "on_event": on_event}
+    options: dict[str, Any] = {"model_dir": model_dir, "run_id": run_id, "project": project}
+    options |= {"say": say, "on_event": on_event}
     if engine is not None:
         async with orchestrate(config, store_root, engine, **options) as orchestrator:
             return await orchestrator.run_all(specs)

@@ -7,9 +7,8 @@ What the orchestrator does about a death is the orchestrator's business.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from cluster.recorder import Ready, Recorder, RecorderError
@@ -18,18 +17,12 @@ _STARTS, _WITHIN_S = 4, 600.0
 _DEATH_S = 2.0  # between a connection that breaks and the end of the process that is noticed
 
 
-NewRecorder = Callable[[Mapping[str, Any], Path], Recorder]
-"""Makes one of its settings and the file for what it prints."""
-
-
 class LiveRecorder:
-    """`settings` is what a recorder is told but for its secret; `on_ready` is told of every one that has started."""
+    """`new` makes one; `on_ready` is told of every one that has started."""
 
     def __init__(
         self,
-        new: NewRecorder,
-        settings: Mapping[str, Any],
-        log: Path,
+        new: Callable[[], Recorder],
         on_ready: Callable[[Ready], Awaitable[None]],
         say: Callable[[str], None],
     ) -> None:
@@ -37,7 +30,6 @@ class LiveRecorder:
         self.starts = 0
         self._new = new
         self._recent: deque[float] = deque(maxlen=_STARTS)
-        self._settings, self._log = settings, log
         self._on_ready, self._say = on_ready, say
         self._policy: tuple[tuple[str, ...], str, str] | None = None  # addresses, token, weight version
         self._told = False  # the recorder of now knows it
@@ -62,7 +54,7 @@ class LiveRecorder:
             await self.recorder.stop()
         self.starts += 1
         self._recent.append(now_s)
-        recorder = self._new(self._settings, self._log)
+        recorder = self._new()
         await self._on_ready(await recorder.start())
         self.recorder, self._told = recorder, False  # one that did not start is none
 

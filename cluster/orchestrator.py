@@ -19,16 +19,16 @@ from typing import Any, Self
 import openforge
 from cluster.attempt import Attempt, Result, RolloutSpec
 from cluster.install import Installed, install
-from cluster.live_recorder import LiveRecorder, NewRecorder
+from cluster.live_recorder import LiveRecorder
 from cluster.queue import FairQueue
 from cluster.recorder import Recorder, RecorderError
-from cluster.recorder_process import RecorderProcess
 from cluster.rollout import Rollout as Rollout  # what `submit` and `run_all` hand out
-from cluster.rollout import journal_columns
-from cluster.roster import Roster
+from cluster.rollout import end_of_run, journal_columns
+from cluster.roster import ConflictError, Roster
 from cluster.run_index import RunIndex
 from cluster.run_lock import RunLock
 from cluster.runtimes.base import Runtime
+from cluster.start_gate import StartGate
 from cluster.states import RETRIED, AttemptError, ErrorClass, State, check_move, is_terminal
 from cluster.training import Trainer, Training
 from openforge.config.models import Config
@@ -48,7 +48,8 @@ OnEvent = Callable[[Rollout], None]
 class Orchestrator:
     """Use as `async with`; then `run_all`, or `submit` and wait for `finished`.
 
-    `recorder_settings` is what the recorder is told but for its secret. `on_event` is called at every change of state.
+    `new_recorder` makes the run's recorder, and each that follows one that died. `on_event` is called at every change
+    of state.
     """
 
     def __init__(
@@ -57,9 +58,8 @@ class Orchestrator:
         run_id: RunId,
         run_dir: Path,
         runtime: Runtime,
-        recorder_settings: Mapping[str, Any],
+        new_recorder: Callable[[], Recorder],
         *,
-        new_recorder: NewRecorder = RecorderProcess,
         policy_died: asyncio.Event | None = None,
         policy: Mapping[str, Any] | None = None,
         on_event: OnEvent = lambda rollout: None,
@@ -71,19 +71,14 @@ class Orchestrator:
         self.policies: dict[str, dict[str, Any]] = {"default": dict(policy or {})}
         self.policy_died = policy_died or asyncio.Event()
         self._on_event, self._say = on_event, say
-        self._queue: FairQueue[Rollout] = FairQueue()
+        self._queue: FairQueue[Rollout] = FairQueue(config.run.harness_concurrency)
+        self._starts = StartGate(config.run.concurrency)
         self._running: dict[RolloutId, asyncio.Task[None]] = {}
         self._workers: list[asyncio.Task[None]] = []
         self._installed: dict[str, Installed] = {}
         self._install_lock = asyncio.Lock()
-        self._recorder = LiveRecorder(
-            new_recorder,
-            recorder_settings,
-            run_dir / "logs" / "recorder.log",
-            lambda ready: runtime.reach(ready.proxy_port, ready.site_port),
-            say,
-        )
-        self._lock = RunLock(run_dir)
+        self._recorder = LiveRecorder(new_recorder, lambda ready: runtime.reach(ready.proxy_port, ready.site_port), say)
+        self._lock, self._draining = RunLock(run_dir), False
         self.journal: JournalWriter
         self.training: Training
 
@@ -102,8 +97,15 @@ class Orchestrator:
         except BaseException as error:
             await self._close(error)
             raise
-        self._workers = [asyncio.create_task(self._work()) for _ in range(self.config.run.concurrency)]
+        self._workers = [asyncio.create_task(self._work()) for _ in range(self._at_once())]
         return self
+
+    def _at_once(self) -> int:
+        asked, room = self.config.run.concurrency, self.runtime.room
+        if room is None or room >= asked:
+            return asked
+        self._say(f"{room} rollouts at once, not {asked}: target.per_node = {self.config.target.per_node}")
+        return room
 
     def _begin(self) -> None:
         """The run's start in the journal, above what earlier orchestrators left there."""
@@ -138,6 +140,8 @@ class Orchestrator:
 
     async def submit(self, spec: RolloutSpec) -> Rollout:
         """Queue a rollout. The same task, harness and sample again is the same rollout; see roster.py."""
+        if self._draining:
+            raise ConflictError(f"run {self.run_id} is being drained and takes no rollouts", hint="start a new run")
         rollout, queued = self.roster.admit(spec)
         if queued:
             self._enter(rollout, State.QUEUED)
@@ -182,6 +186,16 @@ class Orchestrator:
             self._finish(rollout, State.CANCELLED, "cancelled while queued")
         return rollout
 
+    async def drain(self) -> list[Rollout]:
+        """Take no more rollouts and cancel what is queued, what waits for a new attempt included; returns what runs
+        on to its end."""
+        self._draining = True
+        unfinished = [rollout for rollout in self.rollouts.values() if not rollout.finished.is_set()]
+        for rollout in unfinished:
+            if rollout.state in (State.QUEUED, State.ERROR):
+                await self.cancel(rollout.id)
+        return [rollout for rollout in unfinished if not rollout.finished.is_set()]
+
     async def cancel_all(self) -> list[Rollout]:
         """End every unfinished rollout, queued or running; returns them."""
         ended = [rollout for rollout in self.rollouts.values() if not rollout.finished.is_set()]
@@ -222,19 +236,22 @@ class Orchestrator:
     async def _work(self) -> None:
         while True:
             rollout = await self._queue.get()
-            if rollout.finished.is_set():  # cancelled while it was queued
-                continue
-            task = self._running[rollout.id] = asyncio.create_task(self._live(rollout))
-            try:
+            if not rollout.finished.is_set():  # else it was cancelled while it was queued
+                await self._bring_to_its_end(rollout)
+            await self._queue.done(rollout.spec.harness.name)
+
+    async def _bring_to_its_end(self, rollout: Rollout) -> None:
+        task = self._running[rollout.id] = asyncio.create_task(self._live(rollout))
+        try:
+            await asyncio.wait([task])
+            if not task.cancelled():
+                task.result()
+        finally:
+            if not task.done():  # the worker is being ended: so is what it runs
+                task.cancel()
                 await asyncio.wait([task])
-                if not task.cancelled():
-                    task.result()
-            finally:
-                if not task.done():  # this worker is being ended: so is what it runs
-                    task.cancel()
-                    await asyncio.wait([task])
-                if self._running.get(rollout.id) is task:  # and not that of a rollout begun again meanwhile
-                    del self._running[rollout.id]
+            if self._running.get(rollout.id) is task:  # and not that of a rollout begun again meanwhile
+                del self._running[rollout.id]
 
     async def _live(self, rollout: Rollout) -> None:
         """Attempts until one counts, or there are no more."""
@@ -275,6 +292,7 @@ class Orchestrator:
                 log=self._log(rollout),
                 on_state=lambda state, detail: self._enter(rollout, state, detail),
                 policy_died=self.policy_died,
+                starts=self._starts,
             )
             await attempt.run(result)
         except JournalError:
@@ -361,23 +379,12 @@ class Orchestrator:
                 self._finish(rollout, State.CANCELLED, "the run ended before it started")
         await self._recorder.stop()
         await self.runtime.close()
-        state, reason = self._end_state(error)
+        state, reason = end_of_run(self.rollouts.values(), error)
         try:
             self.journal.append("run.end", state=state, reason=reason)
         except JournalError:
             self._say(f"the journal could not take the end of the run: {self.journal.broken}")
         self.journal.close()
-
-    def _end_state(self, error: BaseException | None) -> tuple[str, str | None]:
-        if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
-            return "cancelled", "interrupted"
-        if error is not None:
-            return "error", str(error) or type(error).__name__
-        states = [rollout.state for rollout in self.rollouts.values()]
-        errors = states.count(State.ERROR)
-        if errors:
-            return ("error" if errors == len(states) else "done"), f"{errors} of {len(states)} rollouts ended as error"
-        return "done", None
 
 
 def _class_of(error: Exception) -> ErrorClass:

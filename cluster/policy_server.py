@@ -14,7 +14,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from typing import IO
 
 import aiohttp
 
+from cluster.detached import Detached, free_port, spawn, start_ticks, stat_fields
 from openforge.cache import building, cache_dir
 from openforge.errors import InfraError
 
@@ -59,11 +59,9 @@ class Serving:
 
 
 @dataclass(frozen=True)
-class _Running:
-    """The state file. A PID alone may have been given to another process since; its start time tells."""
+class _Running(Detached):
+    """The state file."""
 
-    pid: int
-    start_ticks: int
     port: int
     keep: bool
     scratch: str = ""
@@ -94,7 +92,7 @@ class PolicyServer:
             with self._lease, suppress(BlockingIOError):
                 fcntl.flock(self._lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 running = _recorded(self._state)
-                if running is not None and running.pid == self.pid and not (running.keep and _alive(running)):
+                if running is not None and running.pid == self.pid and not (running.keep and running.alive()):
                     await stop_server(self._state, self.died)
                     stopped = True
         asyncio.get_running_loop().remove_reader(self._pidfd)
@@ -112,7 +110,7 @@ async def use_policy_server(serving: Serving, say: Say = lambda text: None, *, k
     state = folder / f"{key}.json"
     async with _lock(state, say):
         running = _recorded(state)
-        adopted = running is not None and _alive(running) and await _healthy(running.port)
+        adopted = running is not None and running.alive() and await _healthy(running.port)
         if running is None or not adopted:
             await stop_server(state)
             running = await _start(serving, state, _log(state), say, keep)
@@ -149,7 +147,7 @@ async def stop_server(state: Path, died: asyncio.Event | None = None, *, patienc
     """End the server of a state file with all its children, and forget it; by force after `patience_s`."""
     running = _recorded(state)
     if running is not None:
-        if _alive(running):
+        if running.alive():
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGTERM)  # its own group: engine and workers go with it
             if not await _gone(running, patience_s):
@@ -180,7 +178,7 @@ def end_session(leader: int, log: Path) -> None:
 
 
 def _is_member(pid: int, leader: int, log: Path) -> bool:
-    fields = _stat(pid)
+    fields = stat_fields(pid)
     if not fields or fields[0] == "Z" or int(fields[3]) != leader:
         return False
     try:
@@ -192,21 +190,21 @@ def _is_member(pid: int, leader: int, log: Path) -> bool:
 async def _gone(running: _Running, wait_s: float) -> bool:
     end_s = time.monotonic() + wait_s
     while time.monotonic() < end_s:
-        if not _alive(running):
+        if not running.alive():
             return True
         await asyncio.sleep(0.1)
     return False
 
 
 async def _start(serving: Serving, state: Path, log: Path, say: Say, keep: bool) -> _Running:
-    port = _free_port()
+    port = free_port()
     environment = {**os.environ, **vllm_environment()}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without .pyc every start parses a quarter of a million lines
     argv = command(serving, port)
     say(f"policy: starting vLLM for {serving.model_dir.name} on port {port}; this takes about a minute")
     scratch = environment["TMPDIR"] = tempfile.mkdtemp(prefix="openforge-vllm-")  # it leaves its sockets behind
-    process = _spawn(argv, environment, log)
-    running = _Running(process.pid, _start_ticks(process.pid), port, keep, scratch)
+    process = spawn(argv, environment, log)
+    running = _Running(process.pid, start_ticks(process.pid), port, keep, scratch)
     partial = state.with_suffix(".partial")
     partial.write_text(json.dumps(asdict(running)))
     partial.rename(state)
@@ -216,14 +214,6 @@ async def _start(serving: Serving, state: Path, log: Path, say: Say, keep: bool)
         await stop_server(state, patience_s=1.0)  # vLLM does not listen while it imports, and has nothing to save
         raise
     return running
-
-
-def _spawn(argv: list[str], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
-    quiet = subprocess.DEVNULL
-    with log.open("wb") as output:  # not asyncio's: a server that stays must not be waited for by a loop that ends
-        return subprocess.Popen(
-            argv, env=environment, stdin=quiet, stdout=output, stderr=output, start_new_session=True
-        )
 
 
 async def _wait_healthy(process: subprocess.Popen[bytes], port: int, log: Path, say: Say) -> None:
@@ -286,37 +276,12 @@ def _recorded(path: Path) -> _Running | None:
         return None
 
 
-def _alive(running: _Running) -> bool:
-    return _start_ticks(running.pid) == running.start_ticks
-
-
 def _log(state: Path) -> Path:
     return state.with_suffix(".log")
 
 
 def _forget(state: Path) -> None:
     state.unlink(missing_ok=True)
-
-
-def _start_ticks(pid: int) -> int:
-    """When a process started, in clock ticks since boot; -1 when there is none, or it is a zombie."""
-    fields = _stat(pid)
-    return -1 if not fields or fields[0] == "Z" else int(fields[19])
-
-
-def _stat(pid: int) -> list[str]:
-    """/proc/PID/stat from the state on, of which [3] is the session and [19] the start; empty when there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @asynccontextmanager

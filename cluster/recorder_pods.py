@@ -45,7 +45,7 @@ class RecorderPods:
         self._numbers = itertools.count()
         self.address = ""
 
-    def __call__(self, settings: Mapping[str, Any], log: Path) -> "RecorderPod":
+    def recorder(self, settings: Mapping[str, Any], log: Path) -> "RecorderPod":
         return RecorderPod(self, f"recorder-{self.runtime.owner}-0-{next(self._numbers)}", settings, log)
 
     def labels(self) -> dict[str, str]:

@@ -6,14 +6,16 @@ images from the registry of the target, or has them in its nodes already.
 
 import asyncio
 import ipaddress
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from cluster import docker, images
 from cluster.docker import Say
 from cluster.install import install
 from cluster.kube import Kube
-from cluster.recorder_pods import RecorderPods
+from cluster.recorder_pods import RecorderPod, RecorderPods
 from cluster.runtimes.base import Order
 from cluster.runtimes.kubernetes import KubernetesRuntime, Place
 from cluster.states import AttemptError, ErrorClass
@@ -119,9 +121,12 @@ def remote_runtime(config: Config, run_id: RunId, say: Say) -> KubernetesRuntime
     )
 
 
-def recorders_of(runtime: KubernetesRuntime, config: Config, say: Say) -> RecorderPods:
-    """What makes the recorders that the sandboxes of `runtime` use."""
-    return RecorderPods(runtime, _place(config), RemoteImages(config.target.registry, say).recorder, say)
+def recorders_of(
+    runtime: KubernetesRuntime, config: Config, settings: Mapping[str, Any], log: Path, say: Say
+) -> Callable[[], RecorderPod]:
+    """What makes the recorders that the sandboxes of `runtime` use, one after the other."""
+    pods = RecorderPods(runtime, _place(config), RemoteImages(config.target.registry, say).recorder, say)
+    return lambda: pods.recorder(settings, log)
 
 
 def _place(config: Config) -> Place:
@@ -130,4 +135,5 @@ def _place(config: Config) -> Place:
         requests={"cpu": f"{config.sandbox.request_cpu:g}", "memory": config.sandbox.request_memory},
         node_selector=config.target.node_selector,
         runtime_class=config.target.runtime_class,
+        per_node=config.target.per_node,
     )

@@ -4,6 +4,7 @@ An `Account` is the same whether the rollout lives in memory or an earlier orche
 """
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,3 +135,16 @@ def journal_columns(rollout: Rollout, state: State, runtime: str) -> dict[str, A
         "duration_s": rollout.duration_s,
         "invalid_calls": result.sealed.invalid_calls if result.sealed is not None else None,
     }
+
+
+def end_of_run(rollouts: Collection[Rollout], error: BaseException | None) -> tuple[str, str | None]:
+    """The state that a run ends in, and why when that is not as it should be. `error`: what ended its orchestrator."""
+    if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+        return "cancelled", "interrupted"
+    if error is not None:
+        return "error", str(error) or type(error).__name__
+    errors = sum(rollout.state is State.ERROR for rollout in rollouts)
+    if errors:
+        told = f"{errors} of {len(rollouts)} rollouts ended as error"
+        return ("error" if errors == len(rollouts) else "done"), told
+    return "done", None

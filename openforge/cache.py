@@ -3,6 +3,7 @@
 A folder appears in the cache whole or not at all: it is built beside its place and then renamed.
 """
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -38,3 +39,15 @@ def building(place: Path) -> Iterator[Path]:
                 raise
     finally:
         shutil.rmtree(build, ignore_errors=True)
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """One at a time between processes: whoever comes second waits, and finds done what the first did.
+
+    The kernel releases it when the process ends, however it ends.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield

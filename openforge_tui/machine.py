@@ -74,7 +74,7 @@ def survey(config: Config, project: Path) -> Machine:
         model=config.policy.model,
         model_place=_model_place(config.policy.model),
         base_url=config.policy.base_url,
-        pods=_pods(config) if config.target.kind == "kind" else ("", ""),
+        pods=_pods(config) if config.target.kind in ("kind", "sim") else ("", ""),
     )
 
 
@@ -85,7 +85,7 @@ def findings(machine: Machine, config: Config) -> list[Finding]:
     found += [_size("disk", machine.disk_free_bytes, 10, 2, f"free some space under {machine.disk_path}")]
     found += [_cpu(machine), _store(machine)]
     found += [_harness_finding(name, known) for name, known in machine.harnesses.items()]
-    found += _cluster(machine, config) if config.target.kind == "kind" else []
+    found += _cluster(machine, config) if config.target.kind in ("kind", "sim") else []
     if config.target.kind == "kubernetes":
         where = config.target.context or "the kubeconfig's current context"
         found.append(Finding("cluster", "note", f"{where}: not asked", f"openforge up --target {config.target.name}"))
@@ -116,7 +116,10 @@ def _sandbox(machine: Machine, isolation: str) -> Finding:
 
 def _pods(config: Config) -> tuple[str, str]:
     from cluster import docker, kind
+    from cluster.sim import control_plane
 
+    if config.target.kind == "sim":
+        return "", control_plane.status(config.target.cluster).state
     if problem := docker.problem():
         return problem, ""
     try:
@@ -129,10 +132,10 @@ def _cluster(machine: Machine, config: Config) -> list[Finding]:
     problem, state = machine.pods
     if problem:
         return [Finding("docker", "missing", f"it does not answer: {problem}", "start Docker; then: openforge up")]
-    name = config.target.cluster
-    if state == "ready":
-        return [Finding("docker", "ok", "it answers"), Finding("cluster", "ok", f"{name} is ready")]
-    return [Finding("docker", "ok", "it answers"), Finding("cluster", "missing", f"{name} is {state}", "openforge up")]
+    target = config.target
+    fix = "" if state == "ready" else f"openforge up --target {target.name}"
+    found = Finding("cluster", "missing" if fix else "ok", f"{target.cluster} is {state}", fix)
+    return [found] if target.kind == "sim" else [Finding("docker", "ok", "it answers"), found]
 
 
 def _npm(machine: Machine) -> Finding:

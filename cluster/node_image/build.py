@@ -5,7 +5,6 @@ Three steps, each left out when its result is there: the programs (Go modules, m
 cache by the hash of what they are made from; the image's tag is the hash of everything.
 """
 
-import hashlib
 import os
 import re
 import shutil
@@ -13,17 +12,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cluster import docker
+from cluster import docker, go_programs
 from cluster.base_image import ensure_base
-from openforge.cache import building, cache_dir
-from openforge.errors import InfraError
+from openforge.cache import cache_dir
 from openforge.program import run_program
 
 _HERE = Path(__file__).parent
 _MODULES = _HERE / "programs"
 _REGISTRY = "registry.k8s.io"
 _PAUSE = "3.10.1"
-_GO_S = 3600.0
 _FILES = ("Dockerfile", "containerd.toml", "entrypoint", "network-policy.yaml", "pods.conflist", "proxy.Dockerfile")
 _KUBE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubeadm", "kubelet", "kubectl")
 _PACKAGES = {
@@ -48,14 +45,10 @@ COREDNS = version("github.com/coredns/coredns")
 ETCD = version("go.etcd.io/etcd/server/v3").removeprefix("v")
 
 
-def programs_dir() -> Path:
-    """Where the built programs lie or would lie."""
-    return cache_dir() / "node-programs" / _hash(sorted(_MODULES.rglob("*")))
-
-
 def node_image() -> str:
     """The name of the node image that these files make."""
-    return f"openforge/node:{KUBERNETES}-{_hash([*(_HERE / name for name in _FILES), *sorted(_MODULES.rglob('*'))])}"
+    files = [*(_HERE / name for name in _FILES), *sorted(_MODULES.rglob("*"))]
+    return f"openforge/node:{KUBERNETES}-{go_programs.content_hash(_HERE, files)}"
 
 
 def ensure_node_image(say: docker.Say) -> str:
@@ -102,27 +95,8 @@ def kind_program() -> Path | None:
 
 
 def ensure_programs(say: docker.Say) -> Path:
-    """The folder with every program, built from Go modules if it is not there: about nine minutes on two cores."""
-    place = programs_dir()
-    if place.is_dir():
-        return place
-    if shutil.which("go") is None:
-        raise InfraError("go is not on PATH, and Kubernetes is built from its modules", hint="install Go 1.24 or newer")
-    stamp = "k8s.io/component-base/version"
-    numbers = KUBERNETES.removeprefix("v").split(".")
-    values = {"gitVersion": KUBERNETES, "gitMajor": numbers[0], "gitMinor": numbers[1], "gitTreeState": "clean"}
-    flags = " ".join(["-s -w", *(f"-X {stamp}.{name}={value}" for name, value in values.items())])
-    with building(place) as made:
-        for number, (program, package) in enumerate(_PACKAGES.items(), 1):
-            say(f"go build {package} ({number}/{len(_PACKAGES)})")
-            run_program(
-                ["go", "build", "-trimpath", "-ldflags", flags, "-o", str(made / program), package],
-                step=f"building {program}",
-                cwd=_MODULES,
-                env={"CGO_ENABLED": "0"},  # static: they run in images that hold nothing else
-                timeout_s=_GO_S,
-            )
-    return place
+    """The folder with every program: about nine minutes of Go on two cores, once."""
+    return go_programs.ensure(_MODULES, _PACKAGES, say, kubernetes=KUBERNETES)
 
 
 def _save_control_plane(programs: Path, context: Path, proxy: str, say: docker.Say) -> list[str]:
@@ -167,15 +141,6 @@ def _import(program: Path, place: str, name: str) -> None:
             step=f"importing {name}",
             timeout_s=600,
         )
-
-
-def _hash(paths: list[Path]) -> str:
-    digest = hashlib.blake2b(digest_size=5)
-    for path in paths:
-        if path.is_file():
-            mode = os.access(path, os.X_OK)
-            digest.update(f"{path.relative_to(_HERE)}\0{mode}\0".encode() + path.read_bytes())
-    return digest.hexdigest()
 
 
 if __name__ == "__main__":

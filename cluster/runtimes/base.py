@@ -16,7 +16,7 @@ from openforge.harness import HarnessManifest, Launch
 from openforge.task import Task
 
 Reason = Literal["exit", "signal", "time", "memory", "disk", "lost"]
-Isolation = Literal["bubblewrap", "advisory", "pod"]
+Isolation = Literal["bubblewrap", "advisory", "pod", "simulated"]
 
 
 @dataclass(frozen=True)
@@ -153,6 +153,8 @@ class Runtime(Protocol):
 
     name: str
     enforced: Enforced
+    room: int | None
+    """Once it has started: how many sandboxes may be there at once; None = whatever is asked for."""
 
     async def start(self) -> None: ...
 

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from cluster import leases
 from cluster.kube import Kube, KubeError, PodWatch
 from cluster.runtimes import pod_spec, pod_state
 from cluster.runtimes.base import Enforced, Layout, Order
@@ -36,6 +37,7 @@ class Place:
     pull_policy: str = "IfNotPresent"
     node_selector: Mapping[str, str] | None = None
     runtime_class: str = ""
+    per_node: int = 0
 
 
 class KubernetesRuntime:
@@ -54,6 +56,7 @@ class KubernetesRuntime:
         self._recorder: tuple[str, Mapping[str, Any]] = (host, {"ipBlock": {"cidr": f"{host}/32"}})
         self._forbidden: list[tuple[str, int]] = []
         self.ports = (0, 0)
+        self.room: int | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._living: asyncio.Task[None] | None = None
         self._opened = AsyncExitStack()
@@ -83,6 +86,8 @@ class KubernetesRuntime:
         self._opened.push_async_callback(self._leave)
         self._living = asyncio.create_task(self._live())
         await self._reap()
+        if self._place.per_node:
+            self.room = self._place.per_node * len(await self.kube.node_names(self._place.node_selector))
         self.watch = PodWatch(self.kube, f"{pod_spec.OWNER}={self.owner}")
         self._opened.push_async_callback(self.watch.close)
         await self.watch.start()
@@ -98,7 +103,7 @@ class KubernetesRuntime:
             await asyncio.gather(self._living, return_exceptions=True)
         with suppress(KubeError):
             await self.kube.delete_policy(f"run-{self.run_id}")
-            await self.kube.drop_lease(self.lease[0])
+            await leases.drop(self.kube, self.lease[0])
 
     async def _live(self) -> None:
         """Hold the lease for as long as this process lives: its pods are others' to remove once it has run out."""
@@ -109,23 +114,23 @@ class KubernetesRuntime:
 
     async def _hold(self) -> None:
         name = self.lease[0]
-        self.lease = (name, await self.kube.hold_lease(name, {pod_spec.RUN: self.run_id}, _LEASE_S))
+        self.lease = (name, await leases.hold(self.kube, name, {pod_spec.RUN: self.run_id}, _LEASE_S))
 
     async def _reap(self) -> None:
         """Remove the pods of orchestrators that were killed, and of earlier ones of this run: their attempts are void.
         Nothing is removed unless both lists came, nor what has no owner: a probe of `openforge up`. Their leases go,
         and what belongs to those (a recorder with all that is its) goes with them."""
-        listed, leases = await self.kube.list_pods(f"{pod_spec.ROLE}=rollout"), await self.kube.leases()
-        live = {lease.name for lease in leases if lease.live}
+        listed, known = await self.kube.list_pods(f"{pod_spec.ROLE}=rollout"), await leases.listed(self.kube)
+        live = {lease.name for lease in known if lease.live}
         for pod in listed["items"]:
             labels = pod["metadata"]["labels"]
             owner = labels.get(pod_spec.OWNER)
             if owner and (labels[pod_spec.RUN] == self.run_id or f"owner-{owner}" not in live):
                 await self.kube.delete_pod(pod["metadata"]["name"], pod["metadata"]["uid"])
-        for lease in leases:
+        for lease in known:
             run_id = lease.labels.get(pod_spec.RUN)
             if run_id and lease.name != self.lease[0] and (run_id == self.run_id or not lease.live):
-                await self.kube.drop_lease(lease.name, lease.version)
+                await leases.drop(self.kube, lease.name, lease.version)
 
     def meet(self, address: str, peer: Mapping[str, Any]) -> None:
         """Where pods find the recorder, and what policies call it, when it is a pod as well."""
@@ -172,11 +177,12 @@ class KubernetesRuntime:
             pull_policy=self._place.pull_policy,
             node_selector=self._place.node_selector or {},
             runtime_class=self._place.runtime_class,
+            spread_by={pod_spec.OWNER: self.owner} if self._place.per_node else {},
         )
         try:
             await self.kube.create_pod(pod)
             uid = await self._running(name, image)
-            sandbox = PodSandbox(self.kube, self.watch, order, name, uid, self.layout(order))
+            sandbox = self._inside(order, name, uid)
             needed = [(self._recorder[0], port) for port in self.ports if port]  # none when tasks are validated
             await sandbox.prepare(self._forbidden, needed)
             yield sandbox
@@ -185,6 +191,9 @@ class KubernetesRuntime:
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
             await asyncio.shield(ending)
+
+    def _inside(self, order: Order, name: str, uid: str) -> PodSandbox:
+        return PodSandbox(self.kube, self.watch, order, name, uid, self.layout(order))
 
     async def _running(self, name: str, image: str) -> str:
         """Wait until both containers run; the pod's UID. AttemptError with what Kubernetes says instead."""

@@ -206,6 +206,15 @@ class PodSandbox:
     ) -> Executed:
         return await self._kube.execute(self._pod, container, (*PROGRAM, *words), stdin, on_output)
 
+    async def _while_alive[T](self, container: str, work: Awaitable[T]) -> T:
+        """What `work` comes to. AttemptError when the container ends first."""
+        ended = asyncio.create_task(self._over(container))
+        try:
+            return await _first(work, ended)
+        finally:
+            ended.cancel()
+            await asyncio.gather(ended, return_exceptions=True)
+
     async def _over(self, container: str) -> None:
         """Return never; AttemptError once the pod has ended, been replaced or lost this container."""
         pod = await self._watch.until(self._pod, lambda pod: pod_state.ended(pod, self._uid, container) is not None)

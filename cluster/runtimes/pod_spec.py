@@ -58,8 +58,10 @@ def rollout_pod(
     pull_policy: str,
     node_selector: Mapping[str, str],
     runtime_class: str = "",
+    spread_by: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The whole object. `deadline_s` is when Kubernetes ends it though nobody asks for that any more."""
+    """The whole object. `deadline_s` is when Kubernetes ends it though nobody asks for that any more. `spread_by`: no
+    node has two more pods of these labels than another, so that N times as many as there are nodes are N on each."""
     disk = size_bytes(sandbox.disk)
     limits = {"cpu": f"{sandbox.cpu:g}", "memory": str(size_bytes(sandbox.memory)), "ephemeral-storage": str(2 * disk)}
     folders = {"work": "/app", "home": "/home/agent", "untrusted": "/run/untrusted"}
@@ -109,6 +111,16 @@ def rollout_pod(
     }
     if node_selector:
         spec["nodeSelector"] = dict(node_selector)
+    if spread_by:
+        spec["topologySpreadConstraints"] = [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "DoNotSchedule",
+                "nodeTaintsPolicy": "Honor",
+                "labelSelector": {"matchLabels": dict(spread_by)},
+            }
+        ]
     if runtime_class:
         spec["runtimeClassName"] = runtime_class
     return {

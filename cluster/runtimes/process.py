@@ -44,6 +44,7 @@ class ProcessRuntime:
     """See the module. `isolation`: `auto`, `require` (InfraError where bubblewrap does not work) or `off`."""
 
     name = "process"
+    room: int | None = None
 
     def __init__(self, isolation: Literal["auto", "require", "off"] = "auto", keep_start_files: int = 64) -> None:
         problem = 'switched off by [sandbox] isolation = "off"' if isolation == "off" else bwrap.probe()

@@ -1,9 +1,10 @@
 """Rules of the configuration that need more than one key. Each refusal says where, what and what to change."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
-from openforge.config.models import Config
+from openforge.config.models import Config, size_bytes
 from openforge.errors import ConfigError
 
 
@@ -17,7 +18,14 @@ class Clash(NamedTuple):
 
 def check_together(config: Config, where: Mapping[tuple[str, ...], str]) -> None:
     """Raises ConfigError with every clash of `config`; `where` says where a key stands."""
-    clashes = [*_policy(config), *_batch(config), *_machine(config), *_lengths(config)]
+    clashes = [
+        *_policy(config),
+        *_harnesses(config),
+        *_sandbox(config),
+        *_batch(config),
+        *_machine(config),
+        *_lengths(config),
+    ]
     if not clashes:
         return
     lines = [f"{where.get(tuple(clash.key.split('.')), 'default')}: {clash.what}" for clash in clashes]
@@ -27,7 +35,7 @@ def check_together(config: Config, where: Mapping[tuple[str, ...], str]) -> None
 def _policy(config: Config) -> Iterator[Clash]:
     if config.policy.engine != "openai":
         return
-    if not config.policy.base_url:
+    if not config.policy.base_url and config.target.kind != "sim":
         yield Clash(
             "policy.engine",
             'policy.engine = "openai" needs policy.base_url',
@@ -38,6 +46,32 @@ def _policy(config: Config) -> Iterator[Clash]:
             "policy.engine",
             'policy.engine = "openai" answers with text, and run.mode = "train" needs tokens',
             'set run.mode = "record", or use policy.engine = "vllm"',
+        )
+
+
+def _harnesses(config: Config) -> Iterator[Clash]:
+    known = {Path(harness).name for harness in config.run.harnesses}
+    for name in sorted(config.run.harness_concurrency.keys() - known):
+        yield Clash(
+            f"run.harness_concurrency.{name}",
+            f"run.harness_concurrency names {name!r}, which is not in run.harnesses ({', '.join(sorted(known))})",
+            f"add {name!r} to run.harnesses, or take it out of run.harness_concurrency",
+        )
+
+
+def _sandbox(config: Config) -> Iterator[Clash]:
+    sandbox = config.sandbox
+    if sandbox.request_cpu > sandbox.cpu:
+        yield Clash(
+            "sandbox.request_cpu",
+            f"sandbox.request_cpu = {sandbox.request_cpu:g} is more than sandbox.cpu = {sandbox.cpu:g}",
+            "a pod claims at most what it may take",
+        )
+    if size_bytes(sandbox.request_memory) > size_bytes(sandbox.memory):
+        yield Clash(
+            "sandbox.request_memory",
+            f'sandbox.request_memory = "{sandbox.request_memory}" is more than sandbox.memory = "{sandbox.memory}"',
+            "a pod claims at most what it may take",
         )
 
 

@@ -79,8 +79,14 @@ def user_file(env: Mapping[str, str]) -> Path | None:
     return Path(home) / ".config" / "openforge" / "config.toml" if (home := env.get("HOME")) else None
 
 
-_BUILT_IN: dict[str, dict[str, Any]] = {"local": {}, "kind": {"kind": "kind"}}
+_BUILT_IN: dict[str, dict[str, Any]] = {
+    "local": {},
+    "kind": {"kind": "kind"},
+    "sim": {"kind": "sim"},
+}
 """Targets that are there without a file; a file may say more of them."""
+_OF_KIND: dict[str, dict[str, Any]] = {"sim": {"policy": {"engine": "openai"}, "run": {"mode": "record"}}}
+"""What a target of this kind cannot do without: no model answers in a simulated cluster."""
 
 
 def load(
@@ -105,7 +111,9 @@ def load(
     chosen = target or env.get(f"{ENV_PREFIX}TARGET") or "local"
     if chosen not in overlays:
         raise ConfigError(f"there is no target {chosen!r}", hint=_nearest(chosen, overlays, "targets"))
-    layers = [*files, *overlays[chosen], environment, flags]
+    kind = merge(overlays[chosen])[0].get("target", {}).get("kind", "")
+    of_kind = [_as_overlay(chosen, _OF_KIND[kind], {})] if kind in _OF_KIND else []
+    layers = [*files, *of_kind, *overlays[chosen], environment, flags]
     merged, where = merge([*_recipe(*merge(layers), project_dir), *layers])
     config = _validated(merged, where)
     sources = {".".join(key): where.get(key, "default") for key, _ in leaves(config.model_dump())}

@@ -100,6 +100,9 @@ class Run(_Table):
     samples: Annotated[int, Field(gt=0, le=100_000)] = 1
     """Rollouts for each task and harness."""
     concurrency: Annotated[int, Field(gt=0, le=4096)] = 4
+    """Rollouts at once."""
+    harness_concurrency: dict[str, Positive] = Field(default_factory=dict)
+    """Rollouts at once of one harness; one that is not named has all of `concurrency`."""
     mode: Literal["train", "record"] = "train"
     time_limit_s: Seconds = 600
     max_calls: Positive = 30
@@ -199,9 +202,11 @@ class Target(_Table):
     """Where rollouts run. `[target.NAME]` may also override any other table."""
 
     name: str = "local"
-    kind: Literal["local", "kind", "kubernetes"] = "local"
+    kind: Literal["local", "kind", "sim", "kubernetes"] = "local"
     cluster: str = "openforge"
-    """kind: the cluster's name."""
+    """kind and sim: the cluster's name."""
+    fleet: str = ""
+    """sim: a file of nodes and faults, relative to openforge.toml; empty = ours."""
     node_image: str = ""
     """kind: this node image, not the one chosen."""
     runtime_class: str = ""
@@ -211,6 +216,8 @@ class Target(_Table):
     registry: str = ""
     queue: str = ""
     gpu: Annotated[int, Field(ge=0, le=4096)] = 0
+    per_node: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Pods: rollouts at once on each node that is there when a run starts; 0 = what fits."""
     node_selector: dict[str, str] = Field(default_factory=dict)
 
 

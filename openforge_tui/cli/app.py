@@ -34,7 +34,7 @@ VERBS: dict[str, Verb] = {
     "init": Verb("init", _START, "Write an openforge.toml here."),
     "demo": Verb("demo", _START, "Real harnesses, a small policy, every token: from nothing to a table."),
     "learn": Verb("learn", _START, "A small policy learns inside a real harness: the curve, before and after."),
-    "up": Verb("cluster", _CLUSTER, "Bring a kind cluster up, for rollouts in pods."),
+    "up": Verb("cluster", _CLUSTER, "Bring a cluster up on this machine, for rollouts in pods."),
     "down": Verb("cluster", _CLUSTER, "Remove it with all that runs in it."),
     "images": Verb("images", _CLUSTER, "List, build and remove the images of sandboxes."),
     "run": Verb("run", _RUN, "Run tasks with harnesses against the policy."),

@@ -1,4 +1,4 @@
-"""`openforge up` and `down`: a cluster for rollouts in pods, made on this machine or tried where it is."""
+"""`openforge up` and `down`: a cluster for rollouts in pods, made here (kind, sim) or tried where it is (kubernetes)."""
 
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -21,20 +21,47 @@ def up(
 ) -> None:
     """Bring a kind cluster up, with the images of the run's harnesses, and prove that pods are walled in.
 
-    Idempotent: what is there stays. Then: openforge run --target kind. A cluster that was there before (a target of
-    kind "kubernetes") is only tried: what you may do in it, its images, its walls.
+    Idempotent: what is there stays. With --target sim it is a simulated one: a real control plane, nodes from a file. A
+    cluster that was there before (kind = "kubernetes") is only tried: what you may do in it, its images, its walls.
     """
+    config = _config()
+    if config.target.kind == "sim":
+        _up_simulated(config)
+    elif config.target.kind == "kubernetes":
+        from openforge_tui.cli import remote
+
+        remote.up(config)
+    else:
+        _up_kind(config, retain)
+    output.say(f"next: openforge run --target {config.target.name}")
+
+
+def _up_simulated(config: "Config") -> None:
+    from cluster.sim import control_plane
+    from cluster.sim.runtime import fleet_of
+
+    began = time.monotonic()
+    fleet = fleet_of(config, settings.current().project)
+    plane = control_plane.up(config.target.cluster, fleet, output.say)
+    output.emit_object(
+        {
+            "cluster": plane.name,
+            "state": plane.state,
+            "kubeconfig": str(plane.kubeconfig),
+            "nodes": sum(nodes.count for nodes in fleet.nodes),
+            "pods": sum(nodes.count * nodes.pods for nodes in fleet.nodes),
+            "seconds": round(time.monotonic() - began, 1),
+        }
+    )
+
+
+def _up_kind(config: "Config", retain: bool) -> None:
     from cluster import images, kind
     from cluster.install import install
     from cluster.kube import Kube
     from cluster.walls import prove_walls
     from openforge.harness import harness_roots, load_harness
-    from openforge_tui.cli import remote
 
-    config = _config()
-    if config.target.kind == "kubernetes":
-        remote.up(config)
-        return
     target, began = config.target, time.monotonic()
     cluster = kind.up(target.cluster, output.say, node_image=target.node_image, retain=retain)
     wanted = [images.ensure_sandbox(output.say)]
@@ -63,22 +90,22 @@ def up(
             "seconds": round(time.monotonic() - began, 1),
         }
     )
-    output.say("next: openforge run --target kind")
 
 
 def down() -> None:
-    """Remove the kind cluster with all that runs in it. Runs, images and policies stay."""
+    """Remove the cluster with all that runs in it. Runs, images and policies stay."""
     from cluster import kind
+    from cluster.sim import control_plane
     from openforge.errors import UsageError
 
     target = _config().target
-    if target.kind != "kind":
+    if target.kind == "kubernetes":
         raise UsageError(
             f"target {target.name!r} is a cluster that openforge does not make, and does not remove",
             hint="what a run has in it goes when the run ends",
         )
     name = target.cluster
-    if kind.down(name, output.say):
+    if control_plane.down(name) if target.kind == "sim" else kind.down(name, output.say):
         output.say(f"cluster {name} is gone")
     else:
         output.say(f"there is no cluster {name}")

@@ -53,7 +53,7 @@ def demo(
     if harness:
         typed["run.harnesses"] = harness
     settings.change(overrides={**typed, **settings.current().overrides})
-    loaded = settings.current().load()
+    loaded = settings.current().load_real()
     config, store_root = loaded.config, loaded.store_root
     model_dir = prepare(config)
     run_id = new_run_id()

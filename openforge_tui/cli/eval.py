@@ -68,7 +68,7 @@ def evaluate(
     typed |= {"run.seed": seed, "policy.sampling.temperature": temperature}
     known = {key: str(value) for key, value in typed.items() if value is not None}
     settings.change(overrides={**settings.current().overrides, **known})
-    loaded = settings.current().load()
+    loaded = settings.current().load_real()
     ks = None if k is None else _numbers(k)
     plan = _plan(loaded, policy, ks)
     done: list[Evaluated] = []

@@ -85,7 +85,7 @@ def check(
     from openforge.errors import CheckError
     from openforge.ids import new_run_id
 
-    loaded = settings.current().load()
+    loaded = settings.current().load_real()
     store_root = loaded.store_root / "checks"  # no run of the project: `latest` stays what it was
     faults: list[str] = []
     rows: list[dict[str, object]] = []

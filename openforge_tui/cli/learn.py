@@ -45,7 +45,7 @@ def learn(
     if steps is not None:
         typed["trainer.steps"] = str(steps)
     settings.change(overrides={**typed, **settings.current().overrides})
-    loaded = settings.current().load()
+    loaded = settings.current().load_real()
     check_trainable(loaded.config)
     model_dir = prepare(loaded.config)
     assert model_dir is not None  # else it would not be trainable

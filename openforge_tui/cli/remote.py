@@ -35,4 +35,3 @@ def up(config: "Config") -> None:
             "seconds": round(time.monotonic() - began, 1),
         }
     )
-    output.say(f"next: openforge run --target {target.name}")

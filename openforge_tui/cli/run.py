@@ -91,6 +91,7 @@ async def run_shown(
             model_dir=model_dir,
             engine=engine,
             run_id=run_id,
+            project=settings.current().project,
             say=output.say,
             on_event=on_event,
         )

@@ -31,6 +31,18 @@ class Settings:
 
         return load(self.project, target=self.target, overrides=self._all_overrides())
 
+    def load_real(self) -> "Loaded":
+        """The same, for what has no meaning where nothing runs. UsageError on a simulated cluster."""
+        from openforge.errors import UsageError
+
+        loaded = self.load()
+        if loaded.config.target.kind == "sim":
+            raise UsageError(
+                "nothing runs in the pods of a simulated cluster: `openforge run` is all that can be tried there",
+                hint="leave --target out, or name another one",
+            )
+        return loaded
+
     def store_root(self) -> Path:
         """The store's folder, absolute; it may not exist yet."""
         return (self.project / Path(self.load().config.store.path).expanduser()).resolve()

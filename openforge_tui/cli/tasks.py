@@ -74,7 +74,7 @@ def validate(
     from openforge.task import load_tasks
     from openforge_tui.cli.progress import progress
 
-    config = settings.current().load().config
+    config = settings.current().load_real().config
     tasks = load_tasks(refs or config.run.tasks)
     logs = Path(tempfile.mkdtemp(prefix="openforge-validate-"))
     runtime, _ = make_runtime(config, new_run_id(), output.say, keep_start_files=0)

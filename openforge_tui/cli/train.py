@@ -59,7 +59,7 @@ def _new() -> "Training":
     from openforge_tui.policies import resolve_policy
     from openforge_tui.train import Training
 
-    loaded = settings.current().load()
+    loaded = settings.current().load_real()
     model_dir = resolve_policy(loaded.config.policy.model)
     return Training(loaded.config, loaded.store_root, model_dir, new_run_id(), loaded.project_dir)
 

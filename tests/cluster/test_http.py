@@ -6,7 +6,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from desk import Desk
+from desk import Desk, until
 from face import Face, face
 from model_server import ModelServer
 
@@ -93,6 +93,19 @@ async def test_a_trainer_at_its_end_calls_off_what_is_still_running(desk: Desk) 
         assert (status, len(told["rollouts"])) == (200, 3)
         assert {(await http.ended(view["rollout_id"]))["state"] for view in views} == {"cancelled"}
         assert (await http.ask("DELETE", "/rollouts"))[1] == {"rollouts": []}
+
+
+async def test_a_run_can_be_drained(desk: Desk) -> None:
+    desk.harness("sleep 60\n", "slow").root.parent.rename(desk.root / "harness_images")
+    task = desk.task().root
+    async with desk.orchestrator(project=desk.root, concurrency=1) as orchestrator, face(orchestrator) as http:
+        views = [await http.rollout(task, "slow", key=f"k{n}") for n in range(3)]
+        first = orchestrator.rollouts[views[0]["rollout_id"]]
+        await until(lambda: first.state == "running")
+        status, told = await http.ask("POST", "/drain")
+        assert (status, [view["rollout_id"] for view in told["rollouts"]]) == (200, [first.id])
+        refused, told = await http.ask("POST", "/rollouts", {"task": str(task), "harness": "slow"})
+        assert (refused, "drained" in told["error"]) == (409, True)
 
 
 async def test_a_harness_of_the_project_can_be_asked_for(desk: Desk, model: ModelServer, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """How often a recorder that dies is started again; the process is replaced, the rest is real."""
 
 import asyncio
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +32,7 @@ async def test_deaths_in_a_row_are_too_many_and_the_same_number_over_days_is_not
 
     async def reached(ready: object) -> None: ...
 
-    recorder = LiveRecorder(Dead, {}, Path("unused"), reached, lambda text: None)
+    recorder = LiveRecorder(Dead, reached, lambda text: None)
     for clock[0] in (0, 4000, 8000, 12000, 16000, 16100, 16200, 16300):
         await recorder.get()
     assert recorder.starts == 8

@@ -5,6 +5,7 @@ import os
 import signal
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from cluster.orchestrator import Orchestrator
 from cluster.rollout import Rollout
 from cluster.runtimes.folders import remove_tree
 from cluster.runtimes.process import ProcessRuntime
+from openforge.errors import UsageError
 from openforge.harness import load_harness
 from openforge.journal.records import JournalError
 from openforge.task import read_task
@@ -115,6 +117,38 @@ async def test_all_can_be_cancelled_queued_or_running(desk: Desk) -> None:
         assert sleeping("1324.5") == []
         assert all(rollout.finished.is_set() for rollout in orchestrator.rollouts.values())
         assert await orchestrator.cancel_all() == []
+
+
+async def test_a_drained_run_ends_what_it_has_begun_and_takes_nothing_more(desk: Desk, model: ModelServer) -> None:
+    model.commands = answers
+    harness = desk.harness(ASK + "echo 42 > answer.txt; sleep 1")
+    async with desk.orchestrator(concurrency=2) as orchestrator:
+        asked = [await orchestrator.submit(desk.spec(harness=harness, sample=n)) for n in range(5)]
+        await until(lambda: [rollout.state for rollout in asked].count("running") == 2)
+        going_on = await orchestrator.drain()
+        assert [rollout.id for rollout in going_on] == [rollout.id for rollout in asked[:2]]
+        with pytest.raises(UsageError, match="drained"):
+            await orchestrator.submit(desk.spec(harness=harness, sample=9))
+        await asyncio.gather(*(rollout.finished.wait() for rollout in asked))
+    assert [str(rollout.state) for rollout in asked] == ["done", "done", "cancelled", "cancelled", "cancelled"]
+
+
+async def test_a_harness_with_a_cap_of_its_own_leaves_room_for_the_others(desk: Desk) -> None:
+    most: Counter[str] = Counter()
+
+    def on_event(rollout: Rollout) -> None:
+        live = [r for r in orchestrator.rollouts.values() if r.state in ("starting", "running", "grading")]
+        for name, count in Counter(r.spec.harness.name for r in live).items():
+            most[name] = max(most[name], count)
+
+    options = {"concurrency": 4, "harnesses": ("one", "two"), "harness_concurrency": {"one": 1}}
+    async with desk.orchestrator(on_event=on_event, **options) as orchestrator:
+        harnesses = [desk.harness(ASK + "sleep 0.3", name) for name in ("one", "two")]
+        specs = [desk.spec(harness=harness, sample=n) for harness in harnesses for n in range(4)]
+        ended = await orchestrator.run_all(specs)
+    assert {str(rollout.state) for rollout in ended} == {"done"}
+    assert most["one"] == 1
+    assert most["two"] >= 2
 
 
 async def test_a_rollout_that_waits_for_its_next_attempt_can_be_cancelled(

@@ -22,3 +22,17 @@ async def test_get_waits_for_what_is_not_there_yet_and_can_be_cancelled() -> Non
     await asyncio.gather(first, return_exceptions=True)
     await queue.put("lane", 1)
     assert await asyncio.wait_for(second, 1) == 1
+
+
+async def test_a_lane_at_its_cap_lets_the_others_pass_and_goes_on_when_one_of_it_is_over() -> None:
+    queue: FairQueue[str] = FairQueue({"a": 1})
+    for item in ("a1", "a2", "b1", "b2"):
+        await queue.put(item[0], item)
+    assert [await queue.get() for _ in range(3)] == ["a1", "b1", "b2"]
+    waiting = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    await queue.done("b")
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    await queue.done("a")
+    assert await asyncio.wait_for(waiting, 1) == "a2"

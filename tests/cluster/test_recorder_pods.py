@@ -14,7 +14,7 @@ from desk import Desk, until
 from remote_desk import gone, left, recorders, start
 from token_server import TokenServer
 
-from cluster import docker, kind, recorder_copy
+from cluster import docker, kind, leases, recorder_copy
 from cluster.kube import Kube, PodWatch
 from cluster.orchestrator import Orchestrator
 from cluster.recorder import RecorderError
@@ -252,7 +252,7 @@ async def test_what_a_killed_orchestrator_left_is_removed_by_the_next_one(far: D
     await run(far, ["true"])  # another run: the lease of the killed one still holds
     assert await left(kube, run_dir.name) == there
     [lease] = [name.partition("/")[2] for name in there if name.startswith("leases/")]
-    await kube.hold_lease(lease, {RUN: run_dir.name}, 1)
+    await leases.hold(kube, lease, {RUN: run_dir.name}, 1)
     await asyncio.sleep(1.1)
     await run(far, ["true"])
     await gone(kube, run_dir.name)

@@ -88,3 +88,22 @@ def test_lengths_fit_the_model(refusal, text: str) -> None:
 def test_every_clash_is_told_at_once(refusal) -> None:
     told = refusal("[trainer]\nupdates = 5\nbackend = 'megatron'").summary
     assert len(told.splitlines()) == 2
+
+
+def test_a_pod_claims_no_more_than_it_may_take(refusal, tmp_path: Path) -> None:
+    assert "sandbox.request_cpu = 8 is more than sandbox.cpu = 4" in refusal("[sandbox]\nrequest_cpu = 8").summary
+    assert "request_memory" in refusal("[sandbox]\nmemory = '64Mi'\nrequest_memory = '1Gi'").summary
+    assert accepted(tmp_path, "[sandbox]\nrequest_cpu = 4").sandbox.request_cpu == 4
+
+
+def test_a_simulated_cluster_needs_no_provider(tmp_path: Path) -> None:
+    config = load(tmp_path, "sim", env={}).config
+    assert (config.target.kind, config.policy.engine, config.run.mode) == ("sim", "openai", "record")
+    with pytest.raises(ConfigError, match="needs tokens"):
+        load(tmp_path, "sim", {"run.mode": "train"}, env={})
+
+
+def test_a_cap_names_a_harness_of_the_run(refusal, tmp_path: Path) -> None:
+    assert "names 'codex'" in refusal("[run]\nharness_concurrency = {codex = 2}").summary
+    text = "[run]\nharnesses = ['mine/odd']\nharness_concurrency = {odd = 2}"
+    assert accepted(tmp_path, text).run.harness_concurrency == {"odd": 2}

@@ -56,7 +56,7 @@ def test_every_layer_wins_over_the_one_below(write, tmp_path: Path) -> None:
         "max_calls": f"{user}:7",
     }
     assert loaded.config.target.name == "gpu"
-    assert loaded.targets == ("gpu", "kind", "local")
+    assert loaded.targets == ("gpu", "kind", "local", "sim")
 
 
 @pytest.mark.parametrize(

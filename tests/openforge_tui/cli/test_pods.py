@@ -2,13 +2,16 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cluster import kind
+from cluster import docker, kind
+from cluster.base_image import ensure_base
 
 ROOT = Path(__file__).parents[3]
 pytestmark = [pytest.mark.contract, pytest.mark.timeout(900)]
@@ -72,3 +75,22 @@ def test_a_run_without_its_cluster_says_how_to_get_one(tmp_path: Path, cluster: 
     done = typed(tmp_path, absent, "harness", "check", "react")
     assert done.returncode == 3
     assert "openforge up" in done.stderr
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_a_node_that_does_not_come_up_leaves_its_logs(tmp_path: Path, cluster: kind.Cluster, retain: bool) -> None:
+    name = f"{cluster.name}-broken"
+    never = replace(cluster, name=name)
+    image = "openforge/not-a-node:test"
+    (tmp_path / "Dockerfile").write_text(f'FROM {ensure_base(print)}\nCMD ["sh", "-c", "echo I am no node; exit 3"]\n')
+    docker.build(image, tmp_path, kind="test", say=print)
+    more = ["--retain"] if retain else []
+    done = typed(tmp_path, never, "up", "--set", f"target.node_image={image}", *more)
+    try:
+        assert done.returncode == 3
+        [logs] = re.findall(r"next: see (\S+-broken\.logs)", done.stderr)
+        assert "I am no node" in "".join(path.read_text() for path in Path(logs).rglob("*.log"))
+        assert kind.status(name).state == ("broken" if retain else "absent")
+    finally:
+        assert typed(tmp_path, never, "down").returncode == 0
+    assert kind.status(name).state == "absent"

@@ -1,4 +1,4 @@
-"""`openforge up` and `down`: a cluster for rollouts in pods, made here (kind, sim) or tried where it is (kubernetes)."""
+"""`openforge up` and `down`: a cluster for rollouts in pods, made here (kind, sim) or only tried (kubernetes)."""
 
 import time
 from typing import TYPE_CHECKING, Annotated

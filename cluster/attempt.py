@@ -14,13 +14,14 @@ from typing import Any
 
 from cluster.grading import base_env
 from cluster.install import Installed
-from cluster.recorder_process import RecorderError, RecorderProcess, SealSummary
+from cluster.recorder import Recorder, RecorderError, SealSummary
 from cluster.runtimes.base import Exit, Grade, Order, Runtime, Sandbox
 from cluster.start_gate import StartGate
 from cluster.states import AttemptError, ErrorClass, State
 from openforge.config.models import Config
 from openforge.errors import InfraError
 from openforge.harness import HarnessManifest
+from openforge.journal.records import JournalError
 from openforge.task import Task
 
 _DEADLINE_SLACK_S = 30.0
@@ -61,7 +62,7 @@ class Attempt:
 
     config: Config
     runtime: Runtime
-    recorder: RecorderProcess
+    recorder: Recorder
     installed: Installed
     spec: RolloutSpec
     rollout_id: str
@@ -82,7 +83,7 @@ class Attempt:
                     sandbox = await stack.enter_async_context(self.runtime.sandbox(self._order()))
                 await self._in(sandbox, result)
         except (InfraError, OSError) as error:
-            if isinstance(error, RecorderError):
+            if isinstance(error, RecorderError | JournalError):
                 raise
             raise AttemptError(ErrorClass.SANDBOX, str(error), hint=getattr(error, "hint", "")) from error
 

@@ -7,6 +7,7 @@ task_image.py.
 
 import hashlib
 import json
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,7 @@ from typing import Any
 from cluster import docker
 from cluster.base_image import ensure_base
 from cluster.install import Installed
+from cluster.recorder_image import gather
 from openforge.cache import cache_dir
 from openforge.errors import InfraError
 from openforge.harness import HarnessManifest
@@ -32,6 +34,13 @@ ENTRY = ("/opt/openforge/bin/python3",)
 SANDBOX_FOLDER = Path(__file__).parent / "sandbox_image"
 """The Dockerfiles of sandboxes."""
 
+RECORDER_ENTRY = (
+    *("/opt/recorder/lib/loader", "--library-path", "/opt/recorder/lib"),
+    "/opt/recorder/python/bin/python",
+)
+"""The same for the Python of a recorder's image; its sources are below /opt/recorder/src."""
+
+_RECORDER_FOLDER = Path(__file__).parent / "recorder_image"
 _ROOT = Path(__file__).resolve().parent.parent
 _SOURCES = (
     "cluster/runtimes/pod_agent.py",
@@ -104,6 +113,34 @@ def ensure_harness(manifest: HarnessManifest, installed: Installed, say: docker.
     return name
 
 
+def recorder_name() -> str:
+    """What the image of a recorder that runs in a cluster is called, built or not."""
+    files = [*_recorder_files(), _RECORDER_FOLDER / "Dockerfile", _RECORDER_FOLDER / "gather.py"]
+    sources = (f"{path.relative_to(_ROOT)} ".encode() + path.read_bytes() for path in files)
+    return f"openforge/recorder:{short_hash(platform.machine(), *gather.versions(), *sources)}"
+
+
+def ensure_recorder(say: docker.Say) -> str:
+    """The image of a recorder; its name. InfraError."""
+    base, name = ensure_base(say), recorder_name()
+    if docker.image(name) is not None:
+        return name
+    with context_folder() as context:
+        shutil.copyfile(_RECORDER_FOLDER / "Dockerfile", context / "Dockerfile")
+        gather.gather(context / "recorder")
+        for path in _recorder_files():
+            target = context / "recorder" / "src" / path.relative_to(_ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+        build(name, context, "recorder", say, {"BASE": base}, gather.versions())
+    return name
+
+
+def _recorder_files() -> list[Path]:
+    folders = (path for name in ("openforge", "proxy_addons") for path in (_ROOT / name).rglob("*.py"))
+    return sorted([*folders, *(_ROOT / "cluster" / name for name in ("__init__.py", "recorder_link.py"))])
+
+
 def list_images() -> list[Image]:
     """Every image of ours, newest first."""
     told = docker.docker(
@@ -123,7 +160,7 @@ def remove_old(keep: Iterable[str], say: docker.Say) -> list[str]:
     """Remove images of ours that are in no use and not in `keep`; the base, which is in all, stays."""
     kept, gone = set(keep), []
     for image in list_images():
-        if image.name not in kept and image.kind in ("sandbox", "harness", "task", "node"):
+        if image.name not in kept and image.kind in ("sandbox", "harness", "task", "recorder", "node"):
             try:
                 docker.docker("image", "rm", image.name, step=f"removing {image.name}")
             except InfraError as error:

@@ -7,10 +7,10 @@ an exec that tells a command that ended from a stream that was cut.
 
 import asyncio
 import contextlib
+import os
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -54,19 +54,18 @@ class Kube:
         self.namespace = namespace
         self._api, self._core = api, client.CoreV1Api(api)
         self._network = client.NetworkingV1Api(api)
-        self._leases = client.CoordinationV1Api(api)
         api.configuration.connection_pool_maxsize = 0  # each exec holds a connection for as long as its command runs
         self._sockets: Any = WsApiClient(api.configuration, heartbeat=20)  # type: ignore[no-untyped-call]
         self._exec: Any = client.CoreV1Api(self._sockets)
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None, context: str, namespace: str) -> Self:
-        """InfraError when there is no such cluster in the kubeconfig (None: the person's own)."""
+        """InfraError when there is no such cluster in the kubeconfig (None: KUBECONFIG, or the person's own)."""
         settings = client.Configuration()
         settings.connection_pool_maxsize = _CONNECTIONS
         try:
             await config.load_kube_config(  # type: ignore[no-untyped-call]
-                config_file=str(kubeconfig) if kubeconfig else None,
+                config_file=str(kubeconfig) if kubeconfig else os.environ.get("KUBECONFIG") or None,
                 context=context or None,
                 client_configuration=settings,
             )
@@ -82,7 +81,8 @@ class Kube:
 
     async def ensure_namespace(self, labels: Mapping[str, str]) -> None:
         body = {"metadata": {"name": self.namespace, "labels": dict(labels)}}
-        await self._unless(409, self._core.create_namespace_without_preload_content, body)
+        # 403: whoever may not make one has been given it
+        await self._unless((403, 409), self._core.create_namespace_without_preload_content, body)
 
     async def create_pod(self, pod: Pod) -> None:
         """Create it; one of that name that is there already is this one, made by a try whose answer was lost."""
@@ -118,9 +118,12 @@ class Kube:
         listed: dict[str, Any] = orjson.loads(await self._call(call, self.namespace, label_selector=selector))
         return listed
 
-    async def apply_policy(self, name: str, spec: Mapping[str, Any], labels: Mapping[str, str]) -> None:
+    async def apply_policy(
+        self, name: str, spec: Mapping[str, Any], labels: Mapping[str, str], owners: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         """Make a NetworkPolicy be so."""
-        body = {"metadata": {"name": name, "labels": dict(labels)}, "spec": dict(spec)}
+        meta = {"name": name, "labels": dict(labels), "ownerReferences": list(owners)}
+        body = {"metadata": meta, "spec": dict(spec)}
         create = self._network.create_namespaced_network_policy_without_preload_content
         replace = self._network.replace_namespaced_network_policy_without_preload_content
         if await self._unless(409, create, self.namespace, body) is None:
@@ -130,36 +133,36 @@ class Kube:
         call = self._network.delete_namespaced_network_policy_without_preload_content
         await self._unless(404, call, name, self.namespace)
 
-    async def hold_lease(self, name: str, labels: Mapping[str, str], seconds: int) -> None:
-        """Say that whoever made pods with this owner's label lives, for `seconds` from now."""
-        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        spec = {"holderIdentity": name, "leaseDurationSeconds": seconds, "renewTime": now}
-        body = {"metadata": {"name": name, "labels": dict(labels)}, "spec": spec}
-        replace = self._leases.replace_namespaced_lease_without_preload_content
-        if await self._unless(404, replace, name, self.namespace, body) is None:
-            await self._call(self._leases.create_namespaced_lease_without_preload_content, self.namespace, body)
+    async def ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, unless: tuple[int, ...] = ()
+    ) -> dict[str, Any] | None:
+        """One request for what has no method here; None when it is one of these refusals."""
 
-    async def drop_lease(self, name: str) -> None:
-        await self._unless(404, self._leases.delete_namespaced_lease_without_preload_content, name, self.namespace)
+        async def send(_request_timeout: float) -> Any:
+            headers = {
+                "Accept": "application/json",
+                "Content-Type": _MERGE if method == "PATCH" else "application/json",
+            }
+            told = await self._api.param_serialize(
+                method, path, header_params=headers, body=body, auth_settings=["BearerToken"]
+            )
+            sent = self._api.call_api(*told, _preload_content=False, _request_timeout=_request_timeout)
+            return (await sent).response
 
-    async def live_leases(self) -> set[str]:
-        """The names of the leases that have not run out."""
-        listed = orjson.loads(
-            await self._call(self._leases.list_namespaced_lease_without_preload_content, self.namespace)
-        )
-        live = set()
-        for lease in listed["items"]:
-            spec = lease["spec"]
-            age_s = (datetime.now(UTC) - datetime.fromisoformat(spec["renewTime"])).total_seconds()
-            if age_s < spec["leaseDurationSeconds"]:
-                live.add(lease["metadata"]["name"])
-        return live
+        data = await self._unless(unless, send)
+        answer: dict[str, Any] | None = None if data is None else orjson.loads(data)
+        return answer
 
     async def service_address(self) -> tuple[str, int]:
         """Where pods find the API server: what an unwalled pod can always reach."""
         call = self._core.read_namespaced_service_without_preload_content
-        spec = orjson.loads(await self._call(call, "kubernetes", "default"))["spec"]
-        return spec["clusterIP"], spec["ports"][0]["port"]
+        if told := await self._unless(403, call, "kubernetes", "default"):
+            spec = orjson.loads(told)["spec"]
+            return spec["clusterIP"], spec["ports"][0]["port"]
+        entry = await self.ask("GET", "/api")  # for whoever may not look there: where the server says it is
+        assert entry is not None
+        host, _, port = entry["serverAddressByClientCIDRs"][0]["serverAddress"].rpartition(":")
+        return host.strip("[]"), int(port)
 
     async def watch(self, selector: str, version: str) -> AsyncIterator[tuple[str, Pod]]:
         """What happens to pods from `version` on: ADDED, MODIFIED, DELETED with the pod. Ends when the stream does;
@@ -191,10 +194,11 @@ class Kube:
         pod: str,
         container: str,
         argv: Sequence[str],
-        stdin: bytes = b"",
+        stdin: bytes | AsyncIterator[bytes] = b"",
         on_output: Callable[[bytes], None] = lambda data: None,
     ) -> Executed:
-        """Run a command in a container; its output goes to `on_output` as it comes, its errors come back.
+        """Run a command in a container; its output goes to `on_output` as it comes, its errors come back. Input that
+        comes bit by bit keeps the command company: each part is sent when it is there.
 
         The protocol cannot say that the input ends, so a command must know how much it reads. KubeError when the
         container is not there to run it.
@@ -276,7 +280,11 @@ async def _lines(response: Any) -> AsyncGenerator[bytes]:
         response.close()
 
 
-async def _send(stream: Any, data: bytes) -> None:
+async def _send(stream: Any, data: bytes | AsyncIterator[bytes]) -> None:
+    if not isinstance(data, bytes):
+        async for part in data:
+            await _send(stream, part)
+        return
     for start in range(0, len(data), _CHUNK_BYTES):
         await stream.send_bytes(bytes([_STDIN]) + data[start : start + _CHUNK_BYTES])
 

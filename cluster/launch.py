@@ -16,6 +16,8 @@ from cluster.attempt import RolloutSpec
 from cluster.http import HttpFace
 from cluster.orchestrator import OnEvent, Orchestrator
 from cluster.policy_server import Serving, use_policy_server
+from cluster.recorder import Recorder
+from cluster.recorder_process import RecorderProcess
 from cluster.rollout import Rollout
 from cluster.runtimes.base import Runtime
 from cluster.runtimes.process import ProcessRuntime
@@ -54,6 +56,7 @@ def make_specs(config: Config, project: Path | None = None) -> list[RolloutSpec]
     """Every task with every harness, `samples` times. Sample n of a task has the same start files in every harness.
     Harnesses of the folder `project` come before ours."""
     _check_place(config)  # before anything is made or started
+    _check_policy(config, config.policy.base_url)
     run = config.run
     harnesses = [load_harness(name, harness_roots(project or Path())) for name in dict.fromkeys(run.harnesses)]
     names = [harness.name for harness in harnesses]
@@ -73,6 +76,7 @@ def make_specs(config: Config, project: Path | None = None) -> list[RolloutSpec]
 async def engine_for(config: Config, model_dir: Path | None, say: Say) -> AsyncIterator[Engine]:
     """The policy: a server that is there, or a vLLM started for as long as it is used. UsageError, InfraError."""
     _check_place(config)
+    _check_policy(config, config.policy.base_url)
     policy = config.policy
     if config.target.kind == "sim":
         from cluster.sim.runtime import scripted_policy
@@ -118,13 +122,15 @@ def check_tasks(config: Config, tasks: Sequence[Task]) -> None:
             raise UsageError(no_image(task), hint=NO_IMAGE_HINT)
 
 
+def _check_policy(config: Config, url: str, live: bool = False) -> None:
+    """UsageError where the recorder could not reach the policy."""
+    if config.target.kind == "kubernetes":
+        from cluster.remote_place import check_policy
+
+        check_policy(config.target.name, url, live)
+
+
 def _check_place(config: Config) -> None:
-    kind = config.target.kind
-    if kind == "kubernetes":
-        raise UsageError(
-            f'target {config.target.name!r} has kind = "kubernetes", and rollouts run here or in kind only',
-            hint='leave --target out, or set kind = "kind" in it',
-        )
     if config.sandbox.runtime != "process":
         raise UsageError(f"there is no runtime {config.sandbox.runtime!r}", hint='set [sandbox] runtime = "process"')
 
@@ -169,17 +175,36 @@ def recorder_settings(
 def make_runtime(
     config: Config, run_id: RunId, say: Say, *, project: Path | None = None, keep_start_files: int = 64
 ) -> tuple[Runtime, str]:
-    """Where rollouts run, and at which address of this machine they look for the recorder."""
+    """Where rollouts run, and at which address of this machine they look for the recorder; at none when it runs in
+    the cluster."""
     _check_place(config)
     if config.target.kind == "local":
         return ProcessRuntime(config.sandbox.isolation, keep_start_files), "127.0.0.1"
+    # with the Kubernetes client, which takes half a second to import
     if config.target.kind == "sim":
         from cluster.sim.runtime import simulated_runtime
 
         return simulated_runtime(config, run_id, project or Path(), say)
-    from cluster.kind_place import kind_runtime  # with the Kubernetes client, which takes half a second to import
+    if config.target.kind == "kubernetes":
+        from cluster.remote_place import remote_runtime
+
+        return remote_runtime(config, run_id, say), ""
+    from cluster.kind_place import kind_runtime
 
     return kind_runtime(config, run_id, say)
+
+
+def _new_recorder(
+    runtime: Runtime, config: Config, settings: dict[str, Any], log: Path, say: Say
+) -> Callable[[], Recorder]:
+    """What makes the recorders of a run: processes here, or pods beside its rollouts."""
+    if config.target.kind != "kubernetes":
+        return lambda: RecorderProcess(settings, log)
+    from cluster.remote_place import recorders_of
+    from cluster.runtimes.kubernetes import KubernetesRuntime
+
+    assert isinstance(runtime, KubernetesRuntime)
+    return recorders_of(runtime, config, settings, log, say)
 
 
 @asynccontextmanager
@@ -199,6 +224,7 @@ async def orchestrate(
     `run_id` of a run that there is already: it is taken up again. `project`: the folder whose harnesses come first.
     """
     _check_place(config)
+    _check_policy(config, engine.url, engine.live)
     name = run_id or new_run_id()
     run_dir = store_root / "runs" / name
     settings = recorder_settings(config, name, run_dir, engine, model_dir)
@@ -208,7 +234,15 @@ async def orchestrate(
         say(f"sandbox: no isolation, rollouts can read your files and reach the network ({runtime.enforced.why})")
     policy = {"model": config.policy.model, "url": engine.url, "weight_version": engine.weight_version}
     async with Orchestrator(
-        config, name, run_dir, runtime, settings, policy_died=engine.died, policy=policy, on_event=on_event, say=say
+        config,
+        name,
+        run_dir,
+        runtime,
+        _new_recorder(runtime, config, settings, run_dir / "logs" / "recorder.log", say),
+        policy_died=engine.died,
+        policy=policy,
+        on_event=on_event,
+        say=say,
     ) as orchestrator:
         async with HttpFace(orchestrator, harness_roots(project or Path())):
             yield orchestrator

@@ -21,7 +21,7 @@ from cluster.attempt import Attempt, Result, RolloutSpec
 from cluster.install import Installed, install
 from cluster.live_recorder import LiveRecorder
 from cluster.queue import FairQueue
-from cluster.recorder_process import RecorderError, RecorderProcess
+from cluster.recorder import Recorder, RecorderError
 from cluster.rollout import Rollout as Rollout  # what `submit` and `run_all` hand out
 from cluster.rollout import end_of_run, journal_columns
 from cluster.roster import ConflictError, Roster
@@ -48,7 +48,8 @@ OnEvent = Callable[[Rollout], None]
 class Orchestrator:
     """Use as `async with`; then `run_all`, or `submit` and wait for `finished`.
 
-    `recorder_settings` is what the recorder is told but for its secret. `on_event` is called at every change of state.
+    `new_recorder` makes the run's recorder, and each that follows one that died. `on_event` is called at every change
+    of state.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Orchestrator:
         run_id: RunId,
         run_dir: Path,
         runtime: Runtime,
-        recorder_settings: Mapping[str, Any],
+        new_recorder: Callable[[], Recorder],
         *,
         policy_died: asyncio.Event | None = None,
         policy: Mapping[str, Any] | None = None,
@@ -76,12 +77,7 @@ class Orchestrator:
         self._workers: list[asyncio.Task[None]] = []
         self._installed: dict[str, Installed] = {}
         self._install_lock = asyncio.Lock()
-        self._recorder = LiveRecorder(
-            recorder_settings,
-            run_dir / "logs" / "recorder.log",
-            lambda ready: runtime.reach(ready.proxy_port, ready.site_port),
-            say,
-        )
+        self._recorder = LiveRecorder(new_recorder, lambda ready: runtime.reach(ready.proxy_port, ready.site_port), say)
         self._lock, self._draining = RunLock(run_dir), False
         self.journal: JournalWriter
         self.training: Training
@@ -134,8 +130,8 @@ class Orchestrator:
         return self.roster.live
 
     @property
-    def recorder(self) -> RecorderProcess | None:
-        return self._recorder.process
+    def recorder(self) -> Recorder | None:
+        return self._recorder.recorder
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -7,11 +7,12 @@ each rollout's own pod the same is tried again before its harness starts, see cl
 import asyncio
 import json
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cluster.kube import Kube, KubeError, PodWatch
-from cluster.runtimes import pod_spec
+from cluster.runtimes import pod_spec, pod_state
 from cluster.runtimes.pod_spec import AGENT, PROGRAM
 from openforge.config.models import Sandbox
 from openforge.errors import CheckError, InfraError
@@ -27,7 +28,9 @@ class Proof:
     open_s: float
 
 
-async def prove_walls(kube: Kube, image: str) -> Proof:
+async def prove_walls(
+    kube: Kube, image: str, node_selector: Mapping[str, str] | None = None, runtime_class: str = ""
+) -> Proof:
     """CheckError where walls do not hold; InfraError where that cannot be told."""
     await kube.ensure_namespace({"pod-security.kubernetes.io/enforce": "restricted"})
     await kube.apply_policy("rollouts", pod_spec.wall("", None), {})
@@ -38,7 +41,8 @@ async def prove_walls(kube: Kube, image: str) -> Proof:
     pods = {f"{probe}-{role}": role for role in ("rollout", "open")}
     try:
         for name, role in pods.items():
-            await kube.create_pod(_pod(name, image, {pod_spec.RUN: probe, pod_spec.ROLE: role}))
+            labels = {pod_spec.RUN: probe, pod_spec.ROLE: role}
+            await kube.create_pod(_pod(name, image, labels, node_selector or {}, runtime_class))
         asking = (_ask(kube, watch, name, role, (host, port)) for name, role in pods.items())
         walled, unwalled = await asyncio.gather(*asking)
     finally:
@@ -59,7 +63,9 @@ async def prove_walls(kube: Kube, image: str) -> Proof:
     return Proof(f"{host}:{port}", walled["waited_s"] if walled["tries"] > 1 else 0.0)
 
 
-def _pod(name: str, image: str, labels: dict[str, str]) -> dict[str, Any]:
+def _pod(
+    name: str, image: str, labels: dict[str, str], node_selector: Mapping[str, str], runtime_class: str
+) -> dict[str, Any]:
     return pod_spec.rollout_pod(
         name,
         image,
@@ -70,14 +76,24 @@ def _pod(name: str, image: str, labels: dict[str, str]) -> dict[str, Any]:
         deadline_s=_LIFE_S,
         requests={"cpu": "10m", "memory": "32Mi"},
         pull_policy="IfNotPresent",
-        node_selector={},
+        node_selector=node_selector,
+        runtime_class=runtime_class,
     )
 
 
 async def _ask(kube: Kube, watch: PodWatch, name: str, role: str, place: tuple[str, int]) -> dict[str, Any]:
     """Try to connect from inside, until it fails or, unwalled, until it succeeds, or patience ends."""
-    async with asyncio.timeout(_START_S):
-        await watch.until(name, lambda pod: pod is not None and pod["status"].get("phase") == "Running")
+    try:
+        async with asyncio.timeout(_START_S):
+            pod = await watch.until(
+                name, lambda pod: pod is not None and (pod_state.runs(pod) or bool(pod_state.trouble(pod)))
+            )
+    except TimeoutError:
+        found = watch.pods.get(name)
+        why = pod_state.unscheduled(found) if found else "the API server tells of no such pod"
+        raise InfraError(f"pod {name} did not start in {_START_S:g} s: {why}") from None
+    if pod is not None and not pod_state.runs(pod) and (trouble := pod_state.trouble(pod)):
+        raise InfraError(f"pod {name} did not start: {trouble[1]}")
     walled = role == "rollout"
     asked = {"forbidden": [place] if walled else [], "needed": [] if walled else [place], "patience_s": _PATIENCE_S}
     said: list[bytes] = []

@@ -86,6 +86,9 @@ def findings(machine: Machine, config: Config) -> list[Finding]:
     found += [_cpu(machine), _store(machine)]
     found += [_harness_finding(name, known) for name, known in machine.harnesses.items()]
     found += _cluster(machine, config) if config.target.kind in ("kind", "sim") else []
+    if config.target.kind == "kubernetes":
+        where = config.target.context or "the kubeconfig's current context"
+        found.append(Finding("cluster", "note", f"{where}: not asked", f"openforge up --target {config.target.name}"))
     return [*found, *_policy(machine)]
 
 

@@ -10,7 +10,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
+from cluster import leases
 from cluster.kube import Kube, KubeError, PodWatch
 from cluster.runtimes import pod_spec, pod_state
 from cluster.runtimes.base import Enforced, Layout, Order
@@ -28,7 +30,8 @@ ImageOf = Callable[[Order], Awaitable[RolloutImage]]
 
 @dataclass(frozen=True)
 class Place:
-    """Where pods go. `recorder_host` is this machine as pods see it; `requests` is what a pod claims of a node."""
+    """Where pods go. `recorder_host` is this machine as pods see it, empty when the recorder is a pod as well;
+    `requests` is what a pod claims of a node."""
 
     recorder_host: str
     requests: Mapping[str, str]
@@ -46,10 +49,12 @@ class KubernetesRuntime:
     def __init__(
         self, connect: Callable[[], Awaitable[Kube]], run_id: str, config: Config, place: Place, image_of: ImageOf
     ) -> None:
-        self._connect, self._run_id, self._config = connect, run_id, config
+        self._connect, self.run_id, self._config = connect, run_id, config
         self._place, self._image_of = place, image_of
-        self._owner = secrets.token_hex(4)
-        self._lease = f"owner-{self._owner}"
+        self.owner = secrets.token_hex(4)
+        self.lease = (f"owner-{self.owner}", "")
+        host = place.recorder_host
+        self._recorder: tuple[str, Mapping[str, Any]] = (host, {"ipBlock": {"cidr": f"{host}/32"}})
         self._forbidden: list[tuple[str, int]] = []
         self.ports = (0, 0)
         self.room: int | None = None
@@ -78,13 +83,13 @@ class KubernetesRuntime:
         await self.kube.ensure_namespace({"pod-security.kubernetes.io/enforce": "restricted"})
         await self.kube.apply_policy("rollouts", pod_spec.wall("", None), {})
         self._forbidden = [await self.kube.service_address()]
-        await self.kube.hold_lease(self._lease, {pod_spec.RUN: self._run_id}, _LEASE_S)
+        await self._hold()
         self._opened.push_async_callback(self._leave)
         self._living = asyncio.create_task(self._live())
         await self._reap()
         if self._place.per_node:
             self.room = self._place.per_node * len(await self.kube.node_names(self._place.node_selector))
-        self.watch = PodWatch(self.kube, f"{pod_spec.OWNER}={self._owner}")
+        self.watch = PodWatch(self.kube, f"{pod_spec.OWNER}={self.owner}")
         self._opened.push_async_callback(self.watch.close)
         await self.watch.start()
 
@@ -98,34 +103,49 @@ class KubernetesRuntime:
             self._living.cancel()
             await asyncio.gather(self._living, return_exceptions=True)
         with suppress(KubeError):
-            await self.kube.delete_policy(f"run-{self._run_id}")
-            await self.kube.drop_lease(self._lease)
+            await self.kube.delete_policy(f"run-{self.run_id}")
+            await leases.drop(self.kube, self.lease[0])
 
     async def _live(self) -> None:
         """Hold the lease for as long as this process lives: its pods are others' to remove once it has run out."""
         while True:
             await asyncio.sleep(_LEASE_S / 3)
             with suppress(KubeError):  # the API server is away, and so is who would remove something
-                await self.kube.hold_lease(self._lease, {pod_spec.RUN: self._run_id}, _LEASE_S)
+                await self._hold()
+
+    async def _hold(self) -> None:
+        name = self.lease[0]
+        self.lease = (name, await leases.hold(self.kube, name, {pod_spec.RUN: self.run_id}, _LEASE_S))
 
     async def _reap(self) -> None:
         """Remove the pods of orchestrators that were killed, and of earlier ones of this run: their attempts are void.
-        Nothing is removed unless both lists came, nor what has no owner: a probe of `openforge up`."""
-        listed, live = await self.kube.list_pods(f"{pod_spec.ROLE}=rollout"), await self.kube.live_leases()
+        Nothing is removed unless both lists came, nor what has no owner: a probe of `openforge up`. Their leases go,
+        and what belongs to those (a recorder with all that is its) goes with them."""
+        listed, known = await self.kube.list_pods(f"{pod_spec.ROLE}=rollout"), await leases.listed(self.kube)
+        live = {lease.name for lease in known if lease.live}
         for pod in listed["items"]:
             labels = pod["metadata"]["labels"]
             owner = labels.get(pod_spec.OWNER)
-            if owner and (labels[pod_spec.RUN] == self._run_id or f"owner-{owner}" not in live):
+            if owner and (labels[pod_spec.RUN] == self.run_id or f"owner-{owner}" not in live):
                 await self.kube.delete_pod(pod["metadata"]["name"], pod["metadata"]["uid"])
+        for lease in known:
+            run_id = lease.labels.get(pod_spec.RUN)
+            if run_id and lease.name != self.lease[0] and (run_id == self.run_id or not lease.live):
+                await leases.drop(self.kube, lease.name, lease.version)
+
+    def meet(self, address: str, peer: Mapping[str, Any]) -> None:
+        """Where pods find the recorder, and what policies call it, when it is a pod as well."""
+        self._recorder = (address, peer)
 
     async def reach(self, proxy_port: int, site_port: int) -> None:
         self.ports = (proxy_port, site_port)
-        wall = pod_spec.wall(self._run_id, (self._place.recorder_host, self.ports))
-        await self.kube.apply_policy(f"run-{self._run_id}", wall, {pod_spec.RUN: self._run_id})
+        wall = pod_spec.wall(self.run_id, (self._recorder[1], self.ports))
+        labels, owners = {pod_spec.RUN: self.run_id}, pod_spec.owned_by(self.lease)
+        await self.kube.apply_policy(f"run-{self.run_id}", wall, labels, owners)
 
     def layout(self, order: Order, image: RolloutImage) -> Layout:
         """A task that brings its own image has that image's programs first, its node and Python among them."""
-        host, (proxy, site) = self._place.recorder_host, self.ports
+        host, (proxy, site) = self._recorder[0], self.ports
         path = f"/opt/node/bin:{_STD}"
         if order.task.dockerfile is not None:
             path = f"{image.env.get('PATH') or _STD}:/opt/node/bin"
@@ -148,13 +168,13 @@ class KubernetesRuntime:
     @asynccontextmanager
     async def sandbox(self, order: Order) -> AsyncIterator[PodSandbox]:
         image = await self._image_of(order)
-        name = pod_spec.pod_name(order.rollout_id, order.attempt, self._owner)
+        name = pod_spec.pod_name(order.rollout_id, order.attempt, self.owner)
         deadline_s = _START_S + SETUP_S + order.wall_s + order.task.verifier_timeout_s + _SLACK_S
         pod = pod_spec.rollout_pod(
             name,
             image.name,
             order.settings,
-            labels=pod_spec.pod_labels(self._run_id, self._owner),
+            labels=pod_spec.pod_labels(self.run_id, self.owner),
             rollout_id=order.rollout_id,
             attempt=order.attempt,
             deadline_s=deadline_s,
@@ -163,13 +183,13 @@ class KubernetesRuntime:
             node_selector=self._place.node_selector or {},
             runtime_class=self._place.runtime_class,
             work=image.work,
-            spread_by={pod_spec.OWNER: self._owner} if self._place.per_node else {},
+            spread_by={pod_spec.OWNER: self.owner} if self._place.per_node else {},
         )
         try:
             await self.kube.create_pod(pod)
             uid = await self._running(name, image.name)
             sandbox = self._inside(order, name, uid, image)
-            needed = [(self._place.recorder_host, port) for port in self.ports if port]  # none when tasks are validated
+            needed = [(self._recorder[0], port) for port in self.ports if port]  # none when tasks are validated
             await sandbox.prepare(self._forbidden, needed)
             yield sandbox
         finally:

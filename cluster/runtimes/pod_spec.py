@@ -40,6 +40,11 @@ def pod_labels(run_id: str, owner: str) -> dict[str, str]:
     return {ROLE: "rollout", RUN: run_id, OWNER: owner}
 
 
+def owned_by(lease: tuple[str, str]) -> list[dict[str, str]]:
+    """What an object says that Kubernetes removes together with a lease, given by name and UID."""
+    return [{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": lease[0], "uid": lease[1]}]
+
+
 def rollout_pod(
     name: str,
     image: str,
@@ -133,14 +138,13 @@ def rollout_pod(
     }
 
 
-def wall(run_id: str, recorder: tuple[str, tuple[int, ...]] | None) -> dict[str, Any]:
-    """A NetworkPolicy's spec for the pods of a run: nothing comes in, and nothing goes out but to the recorder."""
+def wall(run_id: str, recorder: tuple[Mapping[str, Any], tuple[int, ...]] | None) -> dict[str, Any]:
+    """A NetworkPolicy's spec for the pods of a run: nothing comes in, and nothing goes out but to the recorder, which
+    is a peer as such rules name one, and its ports."""
     egress = []
     if recorder is not None:
-        host, ports = recorder
-        egress.append(
-            {"to": [{"ipBlock": {"cidr": f"{host}/32"}}], "ports": [{"protocol": "TCP", "port": p} for p in ports]}
-        )
+        peer, ports = recorder
+        egress.append({"to": [dict(peer)], "ports": [{"protocol": "TCP", "port": p} for p in ports]})
     return {
         "podSelector": {"matchLabels": {ROLE: "rollout", **({RUN: run_id} if run_id else {})}},
         "policyTypes": ["Ingress", "Egress"],

@@ -1,4 +1,4 @@
-"""`openforge up` and `down`: a cluster on this machine for rollouts in pods, real (kind) or simulated (sim)."""
+"""`openforge up` and `down`: a cluster for rollouts in pods, made here (kind, sim) or only tried (kubernetes)."""
 
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -21,11 +21,16 @@ def up(
 ) -> None:
     """Bring a kind cluster up, with the images that the run needs, and prove that pods are walled in.
 
-    Idempotent: what is there stays. With --target sim it is a simulated one: a real control plane, nodes from a file.
+    Idempotent: what is there stays. With --target sim it is a simulated one: a real control plane, nodes from a file. A
+    cluster that was there before (kind = "kubernetes") is only tried: what you may do in it, its images, its walls.
     """
     config = _config()
     if config.target.kind == "sim":
         _up_simulated(config)
+    elif config.target.kind == "kubernetes":
+        from openforge_tui.cli import remote
+
+        remote.up(config)
     else:
         _up_kind(config, retain)
     output.say(f"next: openforge run --target {config.target.name}")
@@ -88,8 +93,14 @@ def down() -> None:
     """Remove the cluster with all that runs in it. Runs, images and policies stay."""
     from cluster import kind
     from cluster.sim import control_plane
+    from openforge.errors import UsageError
 
     target = _config().target
+    if target.kind == "kubernetes":
+        raise UsageError(
+            f"target {target.name!r} is a cluster that openforge does not make, and does not remove",
+            hint="what a run has in it goes when the run ends",
+        )
     name = target.cluster
     if control_plane.down(name) if target.kind == "sim" else kind.down(name, output.say):
         output.say(f"cluster {name} is gone")
@@ -98,16 +109,9 @@ def down() -> None:
 
 
 def _config() -> "Config":
-    """The configuration of the chosen target, or of `kind` when none was chosen. UsageError for a remote cluster."""
-    from openforge.errors import UsageError
-
+    """The configuration of the chosen target, or of `kind` when none was chosen."""
     config = settings.current().load().config
     if config.target.kind == "local":
         settings.change(target="kind")
         config = settings.current().load().config
-    if config.target.kind == "kubernetes":
-        raise UsageError(
-            f"target {config.target.name!r} is a cluster that openforge does not make",
-            hint="openforge up --target kind",
-        )
     return config

@@ -49,13 +49,20 @@ def show(name: Annotated[str, typer.Argument(help="An image, as `images ls` name
 
 @images_app.command()
 def build() -> None:
-    """Build the images of the run's harnesses, and of its tasks that bring their own; those that are there stay."""
-    from cluster import docker
+    """Build the images of the run's harnesses, and of its tasks that bring their own; those that are there stay.
+
+    Of a target of kind "kubernetes" all that its nodes must have where there is no registry.
+    """
+    from cluster import docker, images
     from cluster.task_image import run_images
 
     docker.require()
-    made = run_images(settings.current().load().config.run, settings.current().project, output.say)
-    rows = [{"task": task and task.ref, "harness": harness, "image": image} for task, harness, image in made]
+    config = settings.current().load().config
+    rows: list[dict[str, object]] = []
+    if config.target.kind == "kubernetes":
+        rows += [{"image": ensure(output.say)} for ensure in (images.ensure_sandbox, images.ensure_recorder)]
+    made = run_images(config.run, settings.current().project, output.say)
+    rows += [{"task": task and task.ref, "harness": harness, "image": image} for task, harness, image in made]
     output.emit(rows, ["task", "harness", "image"])
 
 
@@ -71,7 +78,8 @@ def prune() -> None:
     docker.require()
     roots = harness_roots(settings.current().project)
     harnesses = [load_harness(name, roots) for name in list_harnesses(roots)]
-    keep = [build.node_image(), images.sandbox_name(), *(images.harness_name(harness) for harness in harnesses)]
+    keep = [build.node_image(), images.sandbox_name(), images.recorder_name()]
+    keep += [images.harness_name(harness) for harness in harnesses]
     own = [task for task in load_tasks(settings.current().load().config.run.tasks) if task.dockerfile]
     keep += [own_name(task) for task in own]
     keep += [task_name(task, harness) for task in own for harness in harnesses]

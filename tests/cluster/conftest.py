@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from cluster import kind
+from cluster import images, kind
+from cluster.install import install
 from cluster.kube import Kube
 from cluster.runtimes import bwrap
 from cluster.runtimes.process import ProcessRuntime
 from openforge.config.models import Target
+from openforge.harness import load_harness
 
 sys.path.insert(0, str(Path(__file__).parent))
 from desk import Desk
@@ -46,6 +48,32 @@ async def kube(cluster: kind.Cluster) -> AsyncIterator[Kube]:
 def pods(tmp_path: Path, model: ModelServer, cluster: kind.Cluster) -> Desk:
     """As `desk`, with rollouts in pods."""
     return Desk(tmp_path, model, Target(name="kind", kind="kind", cluster=cluster.name, namespace=NAMESPACE))
+
+
+@pytest.fixture(scope="session")
+def images_in_node(kind_cluster: kind.Cluster) -> None:
+    """What a cluster without a registry has in its nodes."""
+    react = load_harness("react")
+    names = [
+        images.ensure_sandbox(print),
+        images.ensure_recorder(print),
+        images.ensure_harness(react, install(react, print), print),
+    ]
+    kind.load(kind_cluster, names, print)
+
+
+@pytest.fixture
+async def far(
+    tmp_path: Path, cluster: kind.Cluster, images_in_node: None, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Desk]:
+    """As `pods`, with the test cluster as one that somebody else made: the recorder is in it, too, and the scripted
+    model server where its pods reach it."""
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    model = ModelServer()
+    await model.start(kind.host_address())
+    target = Target(name="far", kind="kubernetes", context=cluster.context, namespace=NAMESPACE)
+    yield Desk(tmp_path, model, target)
+    await model.stop()
 
 
 @pytest.fixture

@@ -61,9 +61,9 @@ class Desk:
 
     def config(self, **run: Any) -> Config:
         sandbox = Sandbox(**run.pop("sandbox", {}))
-        policy = {"engine": "openai", "model": "m", "base_url": self.model.url}
+        policy = {"engine": "openai", "model": "m", "base_url": self.model.url, **run.pop("policy", {})}
         return Config(
-            run=Run(mode="record", **{"retries": 0, "time_limit_s": 20.0, **run}),
+            run=Run(**{"mode": "record", "retries": 0, "time_limit_s": 20.0, **run}),
             sandbox=sandbox,
             policy=policy,
             target=self.target,

@@ -20,13 +20,16 @@ class ModelServer:
         self.called = asyncio.Event()
         self.said: list[str] = []
 
-    async def start(self) -> None:
+    async def start(self, host: str = "127.0.0.1") -> None:
         app = web.Application()
-        app.router.add_post("/v1/chat/completions", self._chat)
+        self.routes(app)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1"
+        await web.TCPSite(self._runner, host, 0).start()
+        self.url = f"http://{host}:{self._runner.addresses[0][1]}/v1"
+
+    def routes(self, app: web.Application) -> None:
+        app.router.add_post("/v1/chat/completions", self._chat)
 
     async def stop(self) -> None:
         await self._runner.cleanup()

@@ -13,7 +13,7 @@ from desk import Desk
 from model_server import ModelServer
 
 from cluster.attempt import RolloutSpec, judge
-from cluster.recorder_process import SealSummary
+from cluster.recorder import SealSummary
 from cluster.rollout import Rollout
 from cluster.runtimes.base import Exit
 from cluster.states import AttemptError, ErrorClass

@@ -12,7 +12,7 @@ from desk import Desk
 from model_server import ModelServer
 
 from cluster.launch import Engine, engine_for, live_engine, make_specs, recorder_settings, serving_of
-from openforge.config.models import Config, Policy, Run, Target
+from openforge.config.models import Config, Policy, Run
 from openforge.errors import UsageError
 from openforge.ids import RunId
 from openforge.store.connect import query
@@ -58,12 +58,6 @@ def test_a_recorder_of_a_trainer_is_told_no_address(tmp_path: Path) -> None:
 async def test_a_provider_without_an_address_is_an_error_that_says_so() -> None:
     with pytest.raises(UsageError, match="base_url"):
         async with engine_for(Config(policy=Policy(engine="openai")), None, lambda text: None):
-            pass
-
-
-async def test_a_target_elsewhere_is_refused_and_not_run_here() -> None:
-    with pytest.raises(UsageError, match="run here or in kind only"):
-        async with engine_for(Config(target=Target(name="far", kind="kubernetes")), None, lambda text: None):
             pass
 
 

@@ -1,7 +1,6 @@
 """How often a recorder that dies is started again; the process is replaced, the rest is real."""
 
 import asyncio
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 
 from cluster import live_recorder
 from cluster.live_recorder import LiveRecorder
-from cluster.recorder_process import RecorderError
+from cluster.recorder import RecorderError
 
 
 class Dead:
@@ -29,12 +28,11 @@ async def test_deaths_in_a_row_are_too_many_and_the_same_number_over_days_is_not
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr(live_recorder, "RecorderProcess", Dead)
     monkeypatch.setattr(live_recorder, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
     async def reached(ready: object) -> None: ...
 
-    recorder = LiveRecorder({}, Path("unused"), reached, lambda text: None)
+    recorder = LiveRecorder(Dead, reached, lambda text: None)
     for clock[0] in (0, 4000, 8000, 12000, 16000, 16100, 16200, 16300):
         await recorder.get()
     assert recorder.starts == 8

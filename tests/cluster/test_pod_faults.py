@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from desk import Desk, until
 
-from cluster import docker, kind
+from cluster import docker, kind, leases
 from cluster.kind_place import NodeImages
 from cluster.kube import Kube
 from cluster.orchestrator import Orchestrator, Rollout
@@ -135,12 +135,12 @@ async def test_cancelled_while_it_starts_or_runs_a_rollout_leaves_no_pod(pods: D
 async def test_pods_of_an_orchestrator_that_was_killed_are_removed_by_the_next_one(
     pods: Desk, kube: Kube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def forgotten(self: object, name: str) -> None: ...
+    async def forgotten(*_: object) -> None: ...
 
     monkeypatch.setattr(kubernetes, "_LEASE_S", 10)
     with monkeypatch.context() as killed:  # it ends without a word to the cluster, as kill -9 makes it
         killed.setattr(kubernetes.KubernetesRuntime, "_end", forgotten)
-        killed.setattr(Kube, "drop_lease", forgotten)
+        killed.setattr(leases, "drop", forgotten)
         async with pods.orchestrator() as orchestrator:
             await orchestrator.run_all([pods.spec()])
     async with pods.orchestrator():

@@ -9,7 +9,8 @@ import pytest
 from aiohttp import web
 from tokenizers import Tokenizer
 
-from cluster.recorder_process import RecorderError, RecorderProcess
+from cluster.recorder import RecorderError
+from cluster.recorder_process import RecorderProcess
 
 pytestmark = pytest.mark.contract
 TOKEN = "t" * 24

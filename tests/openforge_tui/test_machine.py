@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from openforge.config import load
+from openforge.config.models import Target
 from openforge_tui.machine import GIB, Finding, Machine, findings, survey
 
 CONFIG = load(Path(__file__).parent, env={}).config
@@ -80,6 +81,12 @@ def test_of_pods_the_target_kind_needs_docker_and_a_cluster(
     assert (told.check, told.state) == last
     assert told.next.startswith(next_command)
     assert not [one for one in findings(GOOD, CONFIG) if one.check == "docker"]
+
+
+def test_a_cluster_that_was_there_before_is_named_with_the_command_that_tries_it() -> None:
+    far = CONFIG.model_copy(update={"target": Target(name="far", kind="kubernetes", context="big")})
+    [told] = [one for one in findings(GOOD, far) if one.check == "cluster"]
+    assert (told.state, told.next, told.found.startswith("big")) == ("note", "openforge up --target far", True)
 
 
 def test_npm_is_needed_when_a_harness_that_comes_from_it_is_not_installed() -> None:

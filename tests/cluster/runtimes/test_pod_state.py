@@ -76,7 +76,7 @@ def test_a_target_may_choose_nodes_and_a_runtime() -> None:
 
 
 def test_the_wall_lets_one_address_through() -> None:
-    closed, opened = pod_spec.wall("", None), pod_spec.wall("r1", ("10.0.0.1", (80, 81)))
+    closed, opened = pod_spec.wall("", None), pod_spec.wall("r1", ({"ipBlock": {"cidr": "10.0.0.1/32"}}, (80, 81)))
     assert (closed["ingress"], closed["egress"], closed["policyTypes"]) == ([], [], ["Ingress", "Egress"])
     [rule] = opened["egress"]
     assert rule["to"] == [{"ipBlock": {"cidr": "10.0.0.1/32"}}]

@@ -17,7 +17,7 @@ from cluster.runtimes.pod_spec import AGENT, PROGRAM
 from openforge.config.models import Sandbox
 from openforge.errors import CheckError, InfraError
 
-_START_S, _LIFE_S, _PATIENCE_S = 120.0, 300.0, 10.0
+_START_S, _LIFE_S, _PATIENCE_S = 120.0, 300.0, 30.0
 
 
 @dataclass(frozen=True)

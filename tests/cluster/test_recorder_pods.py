@@ -164,7 +164,7 @@ async def self_made(kube: Kube, image: str, doors: list[Any], needed: tuple[str,
         await kube.create_pod(pod)
         async with asyncio.timeout(60):
             await watch.until("somebody", lambda pod: pod is not None and pod_state.runs(pod))
-        asked = {"forbidden": doors, "needed": [needed], "patience_s": 3.0}
+        asked = {"forbidden": doors, "needed": [needed], "patience_s": 15.0}
         await kube.execute("somebody", AGENT, [*PROGRAM, "ready", json.dumps(asked)], on_output=said.append)
     finally:
         await kube.delete_pod("somebody")

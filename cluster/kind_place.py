@@ -83,4 +83,4 @@ def kind_runtime(config: Config, run_id: RunId, say: Say) -> tuple[KubernetesRun
     async def connect() -> Kube:
         return await Kube.connect(cluster.kubeconfig, cluster.context, target.namespace)
 
-    return KubernetesRuntime(connect, run_id, config, place, NodeImages(cluster, say)), host
+    return KubernetesRuntime(connect, run_id, config, place, NodeImages(cluster, say), say), host

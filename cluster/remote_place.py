@@ -133,9 +133,8 @@ def connecting(config: Config) -> Callable[[], Awaitable[Kube]]:
 
 
 def remote_runtime(config: Config, run_id: RunId, say: Say) -> KubernetesRuntime:
-    return KubernetesRuntime(
-        connecting(config), run_id, config, _place(config), RemoteImages(config.target.registry, say)
-    )
+    images_of = RemoteImages(config.target.registry, say)
+    return KubernetesRuntime(connecting(config), run_id, config, _place(config), images_of, say)
 
 
 def recorders_of(

@@ -47,10 +47,16 @@ class KubernetesRuntime:
     name = "kubernetes"
 
     def __init__(
-        self, connect: Callable[[], Awaitable[Kube]], run_id: str, config: Config, place: Place, image_of: ImageOf
+        self,
+        connect: Callable[[], Awaitable[Kube]],
+        run_id: str,
+        config: Config,
+        place: Place,
+        image_of: ImageOf,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._connect, self.run_id, self._config = connect, run_id, config
-        self._place, self._image_of = place, image_of
+        self._place, self._image_of, self._say = place, image_of, say
         self.owner = secrets.token_hex(4)
         self.lease = (f"owner-{self.owner}", "")
         host = place.recorder_host
@@ -110,8 +116,11 @@ class KubernetesRuntime:
         """Hold the lease for as long as this process lives: its pods are others' to remove once it has run out."""
         while True:
             await asyncio.sleep(_LEASE_S / 3)
-            with suppress(KubeError):  # the API server is away, and so is who would remove something
+            try:
                 await self._hold()
+            except KubeError as error:
+                if 400 <= error.status < 500:  # else the API server is away, and so is who would remove something
+                    self._say(f"the lease of this run's pods is not renewed, and others may remove them: {error}")
 
     async def _hold(self) -> None:
         name = self.lease[0]

@@ -102,10 +102,9 @@ class SimulatedRuntime(KubernetesRuntime):
         self, plane: ControlPlane, fleet: Fleet, run_id: str, config: Config, say: Callable[[str], None]
     ) -> None:
         requests = {"cpu": f"{config.sandbox.request_cpu:g}", "memory": config.sandbox.request_memory}
-        super().__init__(
-            self._connect, run_id, config, Place(HOST, requests, per_node=config.target.per_node), self._image
-        )
-        self._plane, self._fleet, self._say = plane, fleet, say
+        place = Place(HOST, requests, per_node=config.target.per_node)
+        super().__init__(self._connect, run_id, config, place, self._image, say)
+        self._plane, self._fleet = plane, fleet
         self.enforced = Enforced("simulated", "nothing runs in the pods of a simulated cluster")
 
     async def _connect(self) -> Kube:

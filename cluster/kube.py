@@ -86,7 +86,7 @@ class Kube:
 
     async def create_pod(self, pod: Pod) -> None:
         """Create it; one of that name that is there already is this one, made by a try whose answer was lost."""
-        await self._unless(409, self._core.create_namespaced_pod_without_preload_content, self.namespace, pod)
+        await self.ask("POST", f"/api/v1/namespaces/{self.namespace}/pods", pod, unless=(409,))
 
     async def delete_pod(self, name: str, uid: str = "") -> None:
         """Ask for its end without grace. One that is gone is no error, nor is another of the same name."""

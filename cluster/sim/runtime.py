@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp import web
 
-from cluster.kube import Kube, PodWatch
-from cluster.runtimes.base import Enforced, Layout, Order
+from cluster.kube import Kube
+from cluster.runtimes.base import Enforced, Order
 from cluster.runtimes.kubernetes import KubernetesRuntime, Place
 from cluster.runtimes.pod_sandbox import PodSandbox
 from cluster.sim import control_plane
@@ -39,21 +39,11 @@ _CALL_S = 60.0
 class SimulatedSandbox(PodSandbox):
     """A pod whose containers answer by themselves. Its end is as real as any pod's: the watch tells of it."""
 
-    def __init__(
-        self,
-        kube: Kube,
-        watch: PodWatch,
-        order: Order,
-        pod: str,
-        uid: str,
-        layout: Layout,
-        plan: Rollouts,
-        http: aiohttp.ClientSession,
-    ) -> None:
-        super().__init__(kube, watch, order, pod, uid, layout, {})
+    def begin(self, plan: Rollouts, http: aiohttp.ClientSession) -> None:
+        """How its harness behaves. The same rollout of another run goes the same way."""
         self._plan, self._http = plan, http
-        name = order.rollout_id.partition(".")[2]  # the same rollout of another run goes the same way
-        self._random = random.Random(f"{name}.{order.attempt}")
+        name = self._order.rollout_id.partition(".")[2]
+        self._random = random.Random(f"{name}.{self._order.attempt}")
 
     async def _word(self, container: str, *words: str) -> str:
         if words[0] == "ready":
@@ -124,8 +114,9 @@ class SimulatedRuntime(KubernetesRuntime):
 
     def _inside(self, order: Order, name: str, uid: str, image: RolloutImage) -> PodSandbox:
         self._faults.start()
-        layout, plan = self.layout(order, image), self._fleet.rollouts
-        return SimulatedSandbox(self.kube, self.watch, order, name, uid, layout, plan, self._http)
+        sandbox = SimulatedSandbox(self.kube, self.watch, order, name, uid, self.layout(order, image), image.env)
+        sandbox.begin(self._fleet.rollouts, self._http)
+        return sandbox
 
 
 def fleet_of(config: Config, project: Path) -> Fleet:

@@ -63,6 +63,7 @@ class Attempt:
     config: Config
     runtime: Runtime
     recorder: Recorder
+    shard: int
     installed: Installed
     spec: RolloutSpec
     rollout_id: str
@@ -99,6 +100,7 @@ class Attempt:
             settings=self.config.sandbox,
             wall_s=min(run.time_limit_s, task.agent_timeout_s or run.time_limit_s),
             log=self.log,
+            shard=self.shard,
         )
 
     async def _in(self, sandbox: Sandbox, result: Result) -> None:

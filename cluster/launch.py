@@ -195,16 +195,20 @@ def make_runtime(
 
 
 def _new_recorder(
-    runtime: Runtime, config: Config, settings: dict[str, Any], log: Path, say: Say
-) -> Callable[[], Recorder]:
-    """What makes the recorders of a run: processes here, or pods beside its rollouts."""
+    runtime: Runtime, config: Config, settings: dict[str, Any], logs: Path, say: Say
+) -> Callable[[int], Recorder]:
+    """What makes the recorders of a shard: processes here, or pods beside its rollouts."""
+
+    def log_of(shard: int) -> Path:
+        return logs / (f"recorder-{shard}.log" if shard else "recorder.log")
+
     if config.target.kind != "kubernetes":
-        return lambda: RecorderProcess(settings, log)
+        return lambda shard: RecorderProcess(settings, log_of(shard))
     from cluster.remote_place import recorders_of
     from cluster.runtimes.kubernetes import KubernetesRuntime
 
     assert isinstance(runtime, KubernetesRuntime)
-    return recorders_of(runtime, config, settings, log, say)
+    return recorders_of(runtime, config, settings, log_of, say)
 
 
 @asynccontextmanager
@@ -238,7 +242,7 @@ async def orchestrate(
         name,
         run_dir,
         runtime,
-        _new_recorder(runtime, config, settings, run_dir / "logs" / "recorder.log", say),
+        _new_recorder(runtime, config, settings, run_dir / "logs", say),
         policy_died=engine.died,
         policy=policy,
         on_event=on_event,

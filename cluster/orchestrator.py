@@ -19,7 +19,6 @@ from typing import Any, Self
 import openforge
 from cluster.attempt import Attempt, Result, RolloutSpec
 from cluster.install import Installed, install
-from cluster.live_recorder import LiveRecorder
 from cluster.queue import FairQueue
 from cluster.recorder import Recorder, RecorderError
 from cluster.rollout import Rollout as Rollout  # what `submit` and `run_all` hand out
@@ -28,6 +27,7 @@ from cluster.roster import ConflictError, Roster
 from cluster.run_index import RunIndex
 from cluster.run_lock import RunLock
 from cluster.runtimes.base import Runtime
+from cluster.shards import Shards
 from cluster.start_gate import StartGate
 from cluster.states import RETRIED, AttemptError, ErrorClass, State, check_move, is_terminal
 from cluster.training import Trainer, Training
@@ -48,8 +48,8 @@ OnEvent = Callable[[Rollout], None]
 class Orchestrator:
     """Use as `async with`; then `run_all`, or `submit` and wait for `finished`.
 
-    `new_recorder` makes the run's recorder, and each that follows one that died. `on_event` is called at every change
-    of state.
+    `new_recorder` makes the recorder of a shard, and each that follows one that died. `on_event` is called at every
+    change of state.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Orchestrator:
         run_id: RunId,
         run_dir: Path,
         runtime: Runtime,
-        new_recorder: Callable[[], Recorder],
+        new_recorder: Callable[[int], Recorder],
         *,
         policy_died: asyncio.Event | None = None,
         policy: Mapping[str, Any] | None = None,
@@ -77,7 +77,7 @@ class Orchestrator:
         self._workers: list[asyncio.Task[None]] = []
         self._installed: dict[str, Installed] = {}
         self._install_lock = asyncio.Lock()
-        self._recorder = LiveRecorder(new_recorder, lambda ready: runtime.reach(ready.proxy_port, ready.site_port), say)
+        self._recorders = Shards(config.recorder.shards, new_recorder, runtime, say)
         self._lock, self._draining = RunLock(run_dir), False
         self.journal: JournalWriter
         self.training: Training
@@ -93,7 +93,7 @@ class Orchestrator:
             raise
         try:
             await self.runtime.start()
-            await self._recorder.get()
+            await self._recorders.start()
         except BaseException as error:
             await self._close(error)
             raise
@@ -131,7 +131,8 @@ class Orchestrator:
 
     @property
     def recorder(self) -> Recorder | None:
-        return self._recorder.recorder
+        """That of the first shard."""
+        return self._recorders.live[0].recorder
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -205,29 +206,29 @@ class Orchestrator:
     async def trainer_started(self, from_step: int, pid: int) -> Trainer:
         """A trainer has started, or started again: its policy is not dead any more, and not yet where it was."""
         self.policy_died.clear()
-        await self._recorder.forget_policy()
+        await self._recorders.forget_policy()
         return self.training.started(from_step, pid)
 
     async def set_policy(self, name: str, addresses: Sequence[str], token: str, weight_version: str) -> None:
         """Where a policy answers from now on; the recorder asks `default`. RecorderError when it refuses."""
         self.policies[name] = {"addresses": list(addresses), "weight_version": weight_version}
         if name == "default":
-            await self._recorder.set_policy(addresses, token, weight_version)
+            await self._recorders.set_policy(addresses, token, weight_version)
 
     async def drop_policy(self, name: str) -> None:
         """A policy has died. If it is `default`, its rollouts end as `error`, and so do all until a trainer starts."""
         self.policies.pop(name, None)
         if name == "default":
             self.policy_died.set()
-            await self._recorder.forget_policy()
+            await self._recorders.forget_policy()
 
     async def status(self) -> dict[str, Any]:
         """What goes on now: rollouts by state, model calls in flight, starts of the recorder."""
         return {
             "run_id": self.run_id,
             "rollouts": dict(Counter(str(rollout.state) for rollout in self.rollouts.values())),
-            "calls": await self._recorder.calls(),
-            "recorder_starts": self._recorder.starts,
+            "calls": await self._recorders.calls(),
+            "recorder_starts": self._recorders.starts,
             "isolation": self.runtime.enforced.isolation,
             "policies": self.policies,
             "trainer": asdict(self.training.trainer) if self.training.trainer is not None else None,
@@ -280,11 +281,12 @@ class Orchestrator:
             if self.policy_died.is_set():
                 raise AttemptError(ErrorClass.POLICY, "the policy server has died", hint="openforge logs --policy")
             installed = await self._install(rollout.spec)
-            recorder = await self._recorder.get()
+            shard, recorder = await self._recorders.next()
             attempt = Attempt(
                 config=self.config,
                 runtime=self.runtime,
                 recorder=recorder,
+                shard=shard,
                 installed=installed,
                 spec=rollout.spec,
                 rollout_id=rollout.id,
@@ -377,7 +379,7 @@ class Orchestrator:
         for rollout in self.rollouts.values():
             if not rollout.finished.is_set():
                 self._finish(rollout, State.CANCELLED, "the run ended before it started")
-        await self._recorder.stop()
+        await self._recorders.stop()
         await self.runtime.close()
         state, reason = end_of_run(self.rollouts.values(), error)
         try:

@@ -54,13 +54,14 @@ class _Copied:
 
 
 class RecorderCopy:
-    """`on_ready` has what the recorder said and the file of its authorities, once both are here; `on_answer` each
-    answer's number, status and body. `broken` says why nothing more is written."""
+    """`on_ready` has what the recorder said and the file `ca_name` of its authorities, once both are here; `on_answer`
+    each answer's number, status and body. `broken` says why nothing more is written."""
 
     def __init__(
         self,
         run_dir: Path,
         log: Path,
+        ca_name: str,
         on_ready: Callable[[dict[str, Any], Path], None],
         on_answer: Callable[[int, int, bytes], None],
     ) -> None:
@@ -70,7 +71,7 @@ class RecorderCopy:
         self._files: dict[str, _Copied] = {}
         self._small = {"ca": bytearray(), "ready": bytearray()}
         self._done: set[str] = set()
-        self._ca = run_dir / "ca.pem"
+        self._ca = run_dir / ca_name
         self._buffer = bytearray()
 
     def have(self) -> dict[str, int]:

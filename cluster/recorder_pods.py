@@ -43,42 +43,41 @@ class RecorderPods:
     ) -> None:
         self.runtime, self.place, self.image_of, self.say = runtime, place, image_of, say
         self._numbers = itertools.count()
-        self.address = ""
+        self.addresses: dict[int, str] = {}
 
-    def recorder(self, settings: Mapping[str, Any], log: Path) -> "RecorderPod":
-        return RecorderPod(self, f"recorder-{self.runtime.owner}-0-{next(self._numbers)}", settings, log)
+    def recorder(self, shard: int, settings: Mapping[str, Any], log: Path) -> "RecorderPod":
+        name = f"recorder-{self.runtime.owner}-{shard}-{next(self._numbers)}"
+        return RecorderPod(self, shard, name, settings, log)
 
-    def labels(self) -> dict[str, str]:
-        return spec.labels(self.runtime.run_id, self.runtime.owner)
+    def metadata(self, shard: int, name: str) -> dict[str, Any]:
+        return spec.metadata(name, spec.labels(self.runtime.run_id, self.runtime.owner, shard), self.runtime.lease)
 
-    def metadata(self, name: str) -> dict[str, Any]:
-        return spec.metadata(name, self.labels(), self.runtime.lease)
-
-    async def open(self) -> None:
-        """Make the address, and the wall around who is behind it; tell the runtime. Once is enough."""
-        if self.address:
+    async def open(self, shard: int) -> None:
+        """Make a shard's address, and the wall around who is behind it; tell the runtime. Once is enough."""
+        if shard in self.addresses:
             return
-        runtime, name = self.runtime, f"recorder-{self.runtime.owner}-0"
+        runtime, name = self.runtime, f"recorder-{self.runtime.owner}-{shard}"
         kube, path = runtime.kube, f"/api/v1/namespaces/{runtime.kube.namespace}/services"
         door = spec.door(runtime.run_id, runtime.owner)
-        await kube.apply_policy(name, door, self.labels(), owned_by(runtime.lease))
-        made = await kube.ask("POST", path, spec.service(self.metadata(name)), unless=(409,))
+        meta = self.metadata(shard, name)
+        await kube.apply_policy(name, door, meta["labels"], owned_by(runtime.lease))
+        made = await kube.ask("POST", path, spec.service(meta), unless=(409,))
         made = made or await kube.ask("GET", f"{path}/{name}")
         assert made is not None
-        self.address = made["spec"]["clusterIP"]
-        runtime.meet(self.address, spec.peer(runtime.run_id, runtime.owner))
+        self.addresses[shard] = made["spec"]["clusterIP"]
+        runtime.meet(shard, self.addresses[shard], spec.peer(runtime.run_id, runtime.owner))
 
 
 class RecorderPod(Recorder):
     """See `cluster.recorder.Recorder`. Its records come into the run's folder on this machine as it writes them."""
 
-    def __init__(self, pods: RecorderPods, name: str, settings: Mapping[str, Any], log: Path) -> None:
+    def __init__(self, pods: RecorderPods, shard: int, name: str, settings: Mapping[str, Any], log: Path) -> None:
         super().__init__(log)
-        self.name = name
+        self.name, self._shard = name, shard
         self._pods, self._kube, self._watch = pods, pods.runtime.kube, pods.runtime.watch
         self._settings, self._uid = settings, ""
         self._why, self._cut = "", ""  # why it is dead; what the other end of the stream said last
-        self._copy = RecorderCopy(Path(settings["run_dir"]), log, self._said_ready, self._answered)
+        self._copy = RecorderCopy(Path(settings["run_dir"]), log, f"ca-{shard}.pem", self._said_ready, self._answered)
         self._settled = asyncio.Event()  # it is ready, or never will be
         self._numbers = itertools.count()
         self._asked: dict[int, tuple[bytes, asyncio.Future[tuple[int, bytes]]]] = {}
@@ -97,8 +96,8 @@ class RecorderPod(Recorder):
 
     async def _start(self) -> Ready:
         pods, kube = self._pods, self._kube
-        await pods.open()
-        image, meta = await pods.image_of(), pods.metadata(self.name)
+        await pods.open(self._shard)
+        image, meta = await pods.image_of(), pods.metadata(self._shard, self.name)
         told = spec.settings_in_pod(self._settings, secrets.token_urlsafe(32))
         place = pods.place
         pod = spec.pod(
@@ -109,7 +108,7 @@ class RecorderPod(Recorder):
             runtime_class=place.runtime_class,
         )
         await kube.ask("POST", f"/api/v1/namespaces/{kube.namespace}/secrets", spec.secret(meta, told), unless=(409,))
-        pods.say(f"recorder: pod {self.name} in namespace {kube.namespace}, at {pods.address}")
+        pods.say(f"recorder: pod {self.name} in namespace {kube.namespace}, at {pods.addresses[self._shard]}")
         await kube.create_pod(pod)
         await self._running(image)
         self._tasks = [asyncio.create_task(work()) for work in (self._watch_over, self._keep_link, self._keep_synced)]

@@ -138,11 +138,11 @@ def remote_runtime(config: Config, run_id: RunId, say: Say) -> KubernetesRuntime
 
 
 def recorders_of(
-    runtime: KubernetesRuntime, config: Config, settings: Mapping[str, Any], log: Path, say: Say
-) -> Callable[[], RecorderPod]:
-    """What makes the recorders that the sandboxes of `runtime` use, one after the other."""
+    runtime: KubernetesRuntime, config: Config, settings: Mapping[str, Any], log_of: Callable[[int], Path], say: Say
+) -> Callable[[int], RecorderPod]:
+    """What makes the recorders of a shard that the sandboxes of `runtime` use, one after the other."""
     pods = RecorderPods(runtime, _place(config), RemoteImages(config.target.registry, say).recorder, say)
-    return lambda: pods.recorder(settings, log)
+    return lambda shard: pods.recorder(shard, settings, log_of(shard))
 
 
 def _place(config: Config) -> Place:

@@ -77,6 +77,7 @@ class Spec:
     limits: Limits
     mounts: tuple[Mount, ...] = ()
     network: bool = False
+    shard: int = 0
     cwd: str = ""
     log: Path | None = None
     stdio: tuple[int, int, int] | None = None
@@ -116,7 +117,8 @@ class Grade:
 
 @dataclass(frozen=True)
 class Order:
-    """What a sandbox is for. `task` and `seed` alone say what the start files are; its harness has `wall_s`."""
+    """What a sandbox is for. `task` and `seed` alone say what the start files are; its harness has `wall_s`. `shard` is
+    the recorder that it speaks to."""
 
     rollout_id: str
     attempt: int
@@ -127,6 +129,7 @@ class Order:
     settings: Settings
     wall_s: float
     log: Path
+    shard: int = 0
 
 
 class Sandbox(Protocol):
@@ -160,8 +163,8 @@ class Runtime(Protocol):
 
     async def close(self) -> None: ...
 
-    async def reach(self, proxy_port: int, site_port: int) -> None:
-        """Where the recorder listens on this machine now; a sandbox's harness reaches these ports and no other."""
+    async def reach(self, shard: int, proxy_port: int, site_port: int) -> None:
+        """Where the recorder of a shard listens now; a harness reaches the ports of its own shard and no other."""
         ...
 
     def sandbox(self, order: Order) -> AbstractAsyncContextManager[Sandbox]:
@@ -174,7 +177,7 @@ class Runner(Protocol):
 
     enforced: Enforced
 
-    def layout(self, folder: Path, harness: Path | None = None, node: Path | None = None) -> Layout:
+    def layout(self, folder: Path, harness: Path | None = None, node: Path | None = None, shard: int = 0) -> Layout:
         """What a command in `folder`'s sandbox must call things."""
         ...
 

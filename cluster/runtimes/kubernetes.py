@@ -59,10 +59,11 @@ class KubernetesRuntime:
         self._place, self._image_of, self._say = place, image_of, say
         self.owner = secrets.token_hex(4)
         self.lease = (f"owner-{self.owner}", "")
-        host = place.recorder_host
-        self._recorder: tuple[str, Mapping[str, Any]] = (host, {"ipBlock": {"cidr": f"{host}/32"}})
+        self._peer: Mapping[str, Any] = {"ipBlock": {"cidr": f"{place.recorder_host}/32"}}
+        self._hosts: dict[int, str] = {}  # by shard, where it is not this machine
+        self._ports: dict[int, tuple[int, int]] = {}
+        self._walling = asyncio.Lock()
         self._forbidden: list[tuple[str, int]] = []
-        self.ports = (0, 0)
         self.room: int | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._living: asyncio.Task[None] | None = None
@@ -142,19 +143,25 @@ class KubernetesRuntime:
             if run_id and lease.name != self.lease[0] and (run_id == self.run_id or not lease.live):
                 await leases.drop(self.kube, lease.name, lease.version)
 
-    def meet(self, address: str, peer: Mapping[str, Any]) -> None:
-        """Where pods find the recorder, and what policies call it, when it is a pod as well."""
-        self._recorder = (address, peer)
+    def meet(self, shard: int, address: str, peer: Mapping[str, Any]) -> None:
+        """Where pods find a recorder, and what policies call all of the run's, when they are pods as well."""
+        self._hosts[shard], self._peer = address, peer
 
-    async def reach(self, proxy_port: int, site_port: int) -> None:
-        self.ports = (proxy_port, site_port)
-        wall = pod_spec.wall(self.run_id, (self._recorder[1], self.ports))
-        labels, owners = {pod_spec.RUN: self.run_id}, pod_spec.owned_by(self.lease)
-        await self.kube.apply_policy(f"run-{self.run_id}", wall, labels, owners)
+    async def reach(self, shard: int, proxy_port: int, site_port: int) -> None:
+        async with self._walling:
+            self._ports[shard] = (proxy_port, site_port)
+            ports = tuple(sorted({port for pair in self._ports.values() for port in pair}))
+            wall = pod_spec.wall(self.run_id, (self._peer, ports))
+            labels, owners = {pod_spec.RUN: self.run_id}, pod_spec.owned_by(self.lease)
+            await self.kube.apply_policy(f"run-{self.run_id}", wall, labels, owners)
+
+    def door(self, shard: int) -> tuple[str, tuple[int, int]]:
+        """Where pods find the recorder of a shard; no ports where there is none, as when tasks are validated."""
+        return self._hosts.get(shard, self._place.recorder_host), self._ports.get(shard, (0, 0))
 
     def layout(self, order: Order, image: RolloutImage) -> Layout:
         """A task that brings its own image has that image's programs first, its node and Python among them."""
-        host, (proxy, site) = self._recorder[0], self.ports
+        host, (proxy, site) = self.door(order.shard)
         path = f"/opt/node/bin:{_STD}"
         if order.task.dockerfile is not None:
             path = f"{image.env.get('PATH') or _STD}:/opt/node/bin"
@@ -198,7 +205,8 @@ class KubernetesRuntime:
             await self.kube.create_pod(pod)
             uid = await self._running(name, image.name)
             sandbox = self._inside(order, name, uid, image)
-            needed = [(self._recorder[0], port) for port in self.ports if port]  # none when tasks are validated
+            host, ports = self.door(order.shard)
+            needed = [(host, port) for port in ports if port]
             await sandbox.prepare(self._forbidden, needed)
             yield sandbox
         finally:

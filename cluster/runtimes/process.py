@@ -16,6 +16,7 @@ import stat
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
@@ -61,7 +62,7 @@ class ProcessRuntime:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         (self._base / ".new").rename(self._base / ".lock")  # nobody may see a lock that is not held yet
         bwrap.write_etc(self._base / "etc")
-        self._ports = Ports()
+        self._ports: defaultdict[int, Ports] = defaultdict(Ports)  # by shard
         self._start_files = StartFiles(self, keep_start_files)
 
     async def start(self) -> None:
@@ -72,15 +73,15 @@ class ProcessRuntime:
         remove_tree(self._base)
         self._lock.close()
 
-    async def reach(self, proxy_port: int, site_port: int) -> None:
-        self._ports.proxy, self._ports.site = proxy_port, site_port
+    async def reach(self, shard: int, proxy_port: int, site_port: int) -> None:
+        self._ports[shard].proxy, self._ports[shard].site = proxy_port, site_port
 
     def sandbox(self, order: Order) -> AbstractAsyncContextManager[ProcessSandbox]:
         return process_sandbox(self, self._start_files, order)
 
-    def layout(self, folder: Path, harness: Path | None = None, node: Path | None = None) -> Layout:
+    def layout(self, folder: Path, harness: Path | None = None, node: Path | None = None, shard: int = 0) -> Layout:
         if not self.isolated:
-            return self._open_layout(folder, harness, node)
+            return self._open_layout(folder, harness, node, self._ports[shard])
         python = bwrap.python_inside()
         return Layout(
             work="/app",
@@ -98,7 +99,7 @@ class ProcessRuntime:
             proxy=f"127.0.0.1:{_PORTS['proxy']}",
         )
 
-    def _open_layout(self, folder: Path, harness: Path | None, node: Path | None) -> Layout:
+    def _open_layout(self, folder: Path, harness: Path | None, node: Path | None, ports: Ports) -> Layout:
         python = os.path.realpath(sys.executable)
         tools = [str(node / "bin")] if node else []
         return Layout(
@@ -113,8 +114,8 @@ class ProcessRuntime:
             orig=str(folder / "orig"),
             verifier=str(folder / "verifier"),
             ca=str(folder / "ca.pem"),
-            site=f"http://127.0.0.1:{self._ports.site}",
-            proxy=f"127.0.0.1:{self._ports.proxy}",
+            site=f"http://127.0.0.1:{ports.site}",
+            proxy=f"127.0.0.1:{ports.proxy}",
         )
 
     def tools(self, harness: Path | None, node: Path | None) -> tuple[Mount, ...]:
@@ -145,7 +146,7 @@ class ProcessRuntime:
             return await self._run(spec)
         started_s = time.monotonic()
         try:
-            async with Gateway(spec.folder, self._ports) as gateway:
+            async with Gateway(spec.folder, self._ports[spec.shard]) as gateway:
                 ended = await self._run(spec, gateway)
         except OSError as error:
             return Exit("lost", None, f"sandbox did not start: {error}", time.monotonic() - started_s, started=False)

@@ -23,7 +23,7 @@ class ProcessSandbox:
     def __init__(self, runner: Runner, order: Order, workspace: Workspace) -> None:
         self._runner, self._order, self._workspace = runner, order, workspace
         installed = order.installed
-        self.layout = runner.layout(workspace.folder, installed.root, installed.node)
+        self.layout = runner.layout(workspace.folder, installed.root, installed.node, order.shard)
 
     async def run(self, launch: Launch, env: Mapping[str, str], ca: Path) -> Exit:
         order, folder = self._order, self._workspace.folder
@@ -40,7 +40,8 @@ class ProcessSandbox:
         tools = self._runner.tools(order.installed.root, order.installed.node)
         mounts = (*tools, Mount(certificates, self.layout.ca))
         bounds = limits(order.settings, order.wall_s)
-        return await self._runner.run(Spec(launch.argv, env, folder, bounds, mounts, network=True, log=order.log))
+        spec = Spec(launch.argv, env, folder, bounds, mounts, network=True, shard=order.shard, log=order.log)
+        return await self._runner.run(spec)
 
     async def fingerprint(self) -> str:
         return await asyncio.to_thread(fingerprint, self._workspace.orig)

@@ -47,6 +47,8 @@ def logs(
         return bool(take_snapshot(store_root, [run_id]).live)
 
     if recorder:
+        for shard in sorted((run_dir / "logs").glob("recorder-*.log")):
+            output.say(f"another shard's: {shard}")
         _print_file(run_dir / "logs" / "recorder.log", follow, going_on)
     elif trainer:
         _print_file(run_dir / "logs" / "trainer.log", follow, going_on)

@@ -12,7 +12,7 @@ from model_server import ModelServer
 from cluster.attempt import RolloutSpec
 from cluster.launch import Engine, orchestrate
 from cluster.orchestrator import Orchestrator
-from openforge.config.models import Config, Run, Sandbox, Target
+from openforge.config.models import Config, Recorder, Run, Sandbox, Target
 from openforge.harness import HarnessManifest, load_harness
 from openforge.journal.reader import read_records
 from openforge.task import Task, read_task
@@ -61,10 +61,12 @@ class Desk:
 
     def config(self, **run: Any) -> Config:
         sandbox = Sandbox(**run.pop("sandbox", {}))
+        recorder = Recorder(shards=run.pop("shards", 1))
         policy = {"engine": "openai", "model": "m", "base_url": self.model.url, **run.pop("policy", {})}
         return Config(
             run=Run(**{"mode": "record", "retries": 0, "time_limit_s": 20.0, **run}),
             sandbox=sandbox,
+            recorder=recorder,
             policy=policy,
             target=self.target,
         )

@@ -216,6 +216,23 @@ async def test_a_recorder_that_dies_costs_an_attempt_not_the_run(desk: Desk, mod
     assert rollout.attempt == 1
 
 
+async def test_a_recorder_of_several_takes_only_its_own_rollouts_with_it(desk: Desk, model: ModelServer) -> None:
+    model.commands = lambda session, n: "echo 42 > answer.txt; sleep 2" if n == 0 else None
+    async with desk.orchestrator(concurrency=4, retries=1, shards=2) as orchestrator:
+        running = asyncio.create_task(orchestrator.run_all([desk.spec(sample=n) for n in range(4)]))
+        await until(lambda: len(model.calls) == 4)
+        assert orchestrator.recorder is not None
+        assert orchestrator.recorder.ready is not None
+        os.kill(orchestrator.recorder.ready.pid, signal.SIGKILL)
+        rollouts = await running
+    assert {outcome(rollout) for rollout in rollouts} == {("done", None, 1.0)}
+    assert sorted(rollout.attempt for rollout in rollouts) == [0, 0, 1, 1]
+    voids = [record for record in desk.records("rollout.state") if record["state"] == "error"]
+    assert {record["error_class"] for record in voids} == {"recorder"}
+    assert len({record["recorder_id"] for record in desk.records("call.close")}) in (2, 3)
+    assert (desk.run_dir / "logs" / "recorder-1.log").exists()
+
+
 async def test_a_policy_that_dies_ends_what_is_left_at_once(desk: Desk, model: ModelServer) -> None:
     model.hang = True
     async with desk.orchestrator(retries=3, concurrency=1) as orchestrator:

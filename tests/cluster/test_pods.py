@@ -172,3 +172,9 @@ async def test_with_the_policy_agent_dead_a_pod_reaches_nothing_new(pods: Desk, 
         system(cluster, "rollout", "status", *agent, "--timeout=90s")
     assert rollout.state == "error"
     assert "does not reach the recorder" in rollout.result.detail
+
+
+async def test_two_recorders_of_this_machine_are_both_reached(pods: Desk) -> None:
+    rollouts = await run(pods, ["echo 42 > answer.txt"], count=2, concurrency=2, shards=2)
+    assert {(str(rollout.state), rollout.reward) for rollout in rollouts} == {("done", 1.0)}
+    assert len({record["recorder_id"] for record in pods.records("call.close")}) == 2

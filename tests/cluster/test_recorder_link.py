@@ -69,7 +69,7 @@ class Here:
         self.ready: list[tuple[dict[str, Any], Path]] = []
         self.answers: dict[int, tuple[int, bytes]] = {}
         self.answered = asyncio.Event()
-        self.copy = RecorderCopy(run_dir, run_dir / "logs/recorder.log", self._ready, self._answer)
+        self.copy = RecorderCopy(run_dir, run_dir / "logs/recorder.log", "ca.pem", self._ready, self._answer)
 
     def _ready(self, told: dict[str, Any], ca: Path) -> None:
         self.ready.append((told, ca))

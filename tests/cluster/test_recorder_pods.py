@@ -5,6 +5,7 @@ import asyncio
 import errno
 import json
 import os
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,24 @@ async def test_the_store_here_has_what_a_recorder_here_would_have_put_there(
     await gone(kube, far.run_dir.name)
 
 
+async def test_two_shards_have_an_address_each_and_share_the_rollouts(far: Desk, kube: Kube) -> None:
+    seen: list[int] = []
+
+    async def look(orchestrator: Orchestrator) -> None:
+        services = await kube.ask("GET", f"/api/v1/namespaces/{kube.namespace}/services")
+        assert services is not None
+        addresses = {item["spec"]["clusterIP"] for item in services["items"] if "recorder-" in item["metadata"]["name"]}
+        assert addresses == {orchestrator.runtime.door(shard)[0] for shard in range(2)}  # type: ignore[attr-defined]
+        seen.append(len(await recorders(kube)))
+
+    rollouts = await run_and(far, look, count=4, commands=[SOLVE], shards=2)
+    assert [(rollout.state, rollout.reward) for rollout in rollouts] == [("done", 1.0)] * 4
+    assert seen == [2]
+    asked = Counter(record["recorder_id"] for record in far.records("call.close"))
+    assert sorted(asked.values()) == [4, 4]
+    await gone(kube, far.run_dir.name)
+
+
 async def test_a_rollout_reaches_the_recorders_two_ports_and_nothing_else_reaches_it(far: Desk, kube: Kube) -> None:
     service, port = await kube.service_address()
     told: list[str] = []
@@ -124,7 +143,7 @@ async def test_a_rollout_reaches_the_recorders_two_ports_and_nothing_else_reache
         [pod] = await recorders(kube)
         address = pod["status"]["podIP"]
         [rollout] = (await kube.list_pods(f"{ROLE}=rollout"))["items"]
-        stable = orchestrator.runtime._recorder[0]  # type: ignore[attr-defined]
+        stable = orchestrator.runtime.door(0)[0]  # type: ignore[attr-defined]
         doors = [(host, number) for host in (address, stable) for number in (8080, 8081)]
         closed = [(host, number) for host in (address, stable) for number in (8082, 22, 443)]
         closed += [(service, port)]

@@ -104,7 +104,7 @@ async def test_the_relay_carries_many_connections_and_big_bodies_both_ways(runti
         writer.close()
 
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
-    await runtime.reach(1, server.sockets[0].getsockname()[1])
+    await runtime.reach(0, 1, server.sockets[0].getsockname()[1])
     program = f"""
 import socket, concurrent.futures
 def one(n):
@@ -154,7 +154,7 @@ async def test_a_flood_of_connections_meets_a_bound_and_costs_the_others_nothing
         writer.close()
 
     server = await asyncio.start_server(echo, "127.0.0.1", 0, backlog=1000)
-    await runtime.reach(1, server.sockets[0].getsockname()[1])
+    await runtime.reach(0, 1, server.sockets[0].getsockname()[1])
     program = FLOOD.format(family=family, address=address)
     async with server:
         ended, said = await shell(runtime, f"python3 - <<'E'\n{program}\nE", network=True)
@@ -173,7 +173,7 @@ def test_the_limit_on_open_files_is_raised() -> None:
 
 
 async def test_a_recorder_that_is_gone_looks_like_a_closed_connection(runtime: ProcessRuntime) -> None:
-    await runtime.reach(1, 1)
+    await runtime.reach(0, 1, 1)
     program = "import socket; link = socket.create_connection(('127.0.0.1', 8001), 5); print(link.recv(1))"
     ended, said = await shell(runtime, f'python3 -c "{program}"', network=True)
     assert "b''" in said or "reset" in said.lower(), (ended, said)

@@ -132,7 +132,7 @@ class Sandbox(_Table):
 
 class Recorder(_Table):
     shards: Annotated[int, Field(gt=0, le=256)] = 1
-    """Recorders of a run: one serves some hundreds of rollouts."""
+    """Recorders of a run; each is one process, and a turn of a long conversation costs it some milliseconds of CPU."""
     keep_alive_s: Seconds = 15
     max_body: Annotated[str, _at_least("64Mi")] = "256Mi"
     durability: Literal["interval", "fsync"] = "interval"

@@ -29,12 +29,13 @@ class StartGate:
     async def turn(self) -> AsyncIterator[None]:
         await self._enter()
         began_s = time.monotonic()
-        good = False
         try:
             yield
-            good = True
+            self._learn(began_s, time.monotonic(), good=True)
+        except Exception:  # not when it is cancelled, which says nothing of the place
+            self._learn(began_s, time.monotonic(), good=False)
+            raise
         finally:
-            self._learn(began_s, time.monotonic(), good)
             self._starting -= 1
             self._admit()
 
@@ -57,7 +58,7 @@ class StartGate:
                 self._starting += 1
                 first.set_result(None)
 
-    def _learn(self, began_s: float, now_s: float, good: bool) -> None:
+    def _learn(self, began_s: float, now_s: float, *, good: bool) -> None:
         took_s = now_s - began_s
         if good:
             self._quickest_s = min(self._quickest_s, took_s)

@@ -65,6 +65,20 @@ async def test_what_fails_halves_the_window_once_and_never_closes_it() -> None:
     assert gate.window == 4
 
 
+async def test_a_start_that_is_cancelled_says_nothing_of_the_place() -> None:
+    gate = StartGate(100)
+
+    async def start() -> None:
+        async with gate.turn():
+            await asyncio.sleep(10)
+
+    starting = asyncio.create_task(start())
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    assert gate.window == 16
+
+
 async def test_who_gives_up_waiting_takes_no_place() -> None:
     gate = StartGate(1)
     held = asyncio.Event()

@@ -41,8 +41,8 @@ def distributions() -> tuple[metadata.Distribution, ...]:
             continue
         seen.add((name, extra))
         try:
-            found[name] = distribution = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
+            found[name] = distribution = _installed(name)
+        except StopIteration:
             if name in ROOTS:
                 raise InfraError(f"the package {name} is not installed here", hint="./just setup") from None
             continue  # of another platform, or a choice that was not made here
@@ -52,6 +52,12 @@ def distributions() -> tuple[metadata.Distribution, ...]:
             if (match := _REQUIRED.match(requirement)) and (needed is None or needed[1] == extra):
                 wanted += [(_plain(match[1]), part.strip()) for part in ("", *(match[2] or "").split(","))]
     return tuple(found[name] for name in sorted(found))
+
+
+def _installed(name: str) -> metadata.Distribution:
+    """That of this environment and no other: what is imported may add places to sys.path. StopIteration."""
+    places = list(dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib")))
+    return next(iter(metadata.Distribution.discover(name=name, path=places)))
 
 
 def versions() -> list[str]:

@@ -29,6 +29,7 @@ from openforge.errors import InfraError
 from openforge.harness import Launch
 
 _GATE_S, _AWAY_S, _UNTRUSTED_S = 30.0, 120.0, 30.0
+_TRIES = 4
 _LOG_CAP = 4 << 20
 
 
@@ -197,24 +198,27 @@ class PodSandbox:
 
     async def _word(self, container: str, *words: str) -> str:
         """Ask the pod's agent something short; its output. AttemptError, InfraError."""
+        return await self._while_alive(container, self._ask(container, words))
+
+    async def _ask(self, container: str, words: tuple[str, ...]) -> str:
+        """An API server that is away is waited for; an agent that answers with a refusal is asked a few times."""
         said: list[bytes] = []
-        ended = asyncio.create_task(self._over(container))
-        try:
-            for left in reversed(range(4)):
-                said.clear()
-                try:
-                    told = await _first(self._execute(container, words, b"", said.append), ended)
-                    if told.code == 0:
-                        return b"".join(said).decode()
-                    problem = told.error.decode(errors="replace")[-300:]
-                except (KubeError, OSError) as error:
-                    problem = str(error)
-                if left:
-                    await asyncio.sleep(0.3)
-        finally:
-            ended.cancel()
-            await asyncio.gather(ended, return_exceptions=True)
-        raise AttemptError(ErrorClass.SANDBOX, f"the agent of pod {self._pod}/{container} does not answer: {problem}")
+        refused, end_s = 0, time.monotonic() + _AWAY_S
+        while True:
+            said.clear()
+            try:
+                told = await self._execute(container, words, b"", said.append)
+                if told.code == 0:
+                    return b"".join(said).decode()
+                refused += told.code is not None
+                problem = told.error.decode(errors="replace")[-300:]
+            except (KubeError, OSError) as error:
+                refused += isinstance(error, KubeError) and 400 <= error.status < 500
+                problem = str(error)
+            if refused == _TRIES or time.monotonic() > end_s:
+                told_by = f"the agent of pod {self._pod}/{container} does not answer: {problem}"
+                raise AttemptError(ErrorClass.SANDBOX, told_by)
+            await asyncio.sleep(0.3)
 
     async def _execute(
         self, container: str, words: tuple[str, ...], stdin: bytes, on_output: Callable[[bytes], None]

@@ -99,3 +99,15 @@ def test_a_recorders_image_has_what_it_imports_and_is_named_by_it(monkeypatch: p
     assert before == images.recorder_name()
     monkeypatch.setattr(gather, "versions", lambda: ["python=4.0"])
     assert images.recorder_name() != before
+
+
+def test_packages_elsewhere_on_the_path_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """setuptools, once imported, offers the packages that it carries as if they were installed."""
+    before = gather.versions()
+    for name in ("jinja2", "tomli"):
+        found = tmp_path / f"{name}-0.0.1.dist-info"
+        found.mkdir()
+        (found / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.0.1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    gather.distributions.cache_clear()
+    assert gather.versions() == before

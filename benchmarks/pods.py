@@ -19,6 +19,7 @@ from benchmarks.figure import report
 from cluster import docker, kind
 from cluster.install import install
 from cluster.kind_place import kind_runtime
+from cluster.runtimes import pod_state
 from cluster.runtimes.base import Order
 from cluster.runtimes.kubernetes import KubernetesRuntime
 from cluster.runtimes.pod_spec import AGENT
@@ -28,7 +29,7 @@ from openforge.harness import load_harness
 from openforge.ids import new_run_id
 from openforge.task import load_tasks
 
-_EXECS, _BATCH_S = 20, 240.0
+_EXECS, _BATCH_S = 20, 90.0
 
 
 class Bench:
@@ -61,6 +62,11 @@ class Bench:
             return time.monotonic() - began
 
         return list(await asyncio.gather(*(one() for _ in range(count))))
+
+    def waiting(self) -> str:
+        """Why a pod does not run, in the cluster's words."""
+        pods = [pod for pod in self.runtime.watch.pods.values() if not pod_state.runs(pod)]
+        return pod_state.unscheduled(pods[0]) if pods else "all of them run"
 
     def memory_mb(self) -> float:
         """What the node's processes hold, without file caches that can go."""
@@ -98,8 +104,11 @@ async def measure(bench: Bench, most: int) -> bool:
             try:
                 async with asyncio.timeout(_BATCH_S):
                     await bench.hold(stack, step)
-            except (OpenForgeError, TimeoutError) as error:
-                why = str(error)[:200] or f"20 more took over {_BATCH_S:g} s"
+            except OpenForgeError as error:
+                why = str(error)[:200]
+                break
+            except TimeoutError:
+                why = f"{step} more were not ready in {_BATCH_S:g} s; {bench.waiting()}"
                 break
             held += step
     print(f"held at once: {held} rollouts ({why})", flush=True)

@@ -89,10 +89,7 @@ def ensure_sandbox(say: docker.Say) -> str:
         return name
     with context_folder() as context:
         shutil.copyfile(SANDBOX_FOLDER / "Dockerfile", context / "Dockerfile")
-        for path in _agent_files():
-            target = context / "agent" / path.relative_to(_ROOT)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
+        _lay(_agent_files(), context / "agent")
         words = f"{' '.join(ENTRY)} -I /opt/openforge/agent/cluster/runtimes/pod_words.py"
         _program(context / "untrusted", f'#!/opt/openforge/bin/bash\nexec {words} ask-untrusted "$@"\n')
         build(name, context, "sandbox", say, {"BASE": base}, ())
@@ -128,10 +125,7 @@ def ensure_recorder(say: docker.Say) -> str:
     with context_folder() as context:
         shutil.copyfile(_RECORDER_FOLDER / "Dockerfile", context / "Dockerfile")
         gather.gather(context / "recorder")
-        for path in _recorder_files():
-            target = context / "recorder" / "src" / path.relative_to(_ROOT)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
+        _lay(_recorder_files(), context / "recorder" / "src")
         build(name, context, "recorder", say, {"BASE": base}, gather.versions())
     return name
 
@@ -139,6 +133,14 @@ def ensure_recorder(say: docker.Say) -> str:
 def _recorder_files() -> list[Path]:
     folders = (path for name in ("openforge", "proxy_addons") for path in (_ROOT / name).rglob("*.py"))
     return sorted([*folders, *(_ROOT / "cluster" / name for name in ("__init__.py", "recorder_link.py"))])
+
+
+def _lay(sources: Iterable[Path], folder: Path) -> None:
+    """Files of this checkout, under the names that they have in it."""
+    for path in sources:
+        target = folder / path.relative_to(_ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
 
 
 def list_images() -> list[Image]:

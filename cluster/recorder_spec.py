@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from cluster.images import RECORDER_ENTRY
-from cluster.runtimes.pod_spec import OWNER, PREFIX, ROLE, RUN, USER, owned_by
+from cluster.runtimes.pod_spec import CONTAINER_SECURITY, OWNER, POD_SECURITY, PREFIX, ROLE, RUN, owned_by
 
 SHARD = f"{PREFIX}/shard"
 RECORDER, SHIPPER = "recorder", "shipper"
@@ -108,11 +108,7 @@ def pod(
             "command": commands[name],
             "env": [{"name": "HOME", "value": "/tmp"}, {"name": "HF_HUB_OFFLINE", "value": "1"}],
             "resources": {"requests": _REQUESTS[name], "limits": _LIMITS[name]},
-            "securityContext": {
-                "allowPrivilegeEscalation": False,
-                "readOnlyRootFilesystem": True,
-                "capabilities": {"drop": ["ALL"]},
-            },
+            "securityContext": CONTAINER_SECURITY,
             "volumeMounts": [
                 *({"name": volume, "mountPath": path} for volume, path in mounts.items()),
                 {"name": "settings", "mountPath": SETTINGS.rpartition("/")[0], "readOnly": True},
@@ -122,15 +118,7 @@ def pod(
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 5,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        **POD_SECURITY,
         "containers": [container(RECORDER), container(SHIPPER)],
         "volumes": [
             *({"name": volume, "emptyDir": {}} for volume in mounts),

@@ -22,6 +22,23 @@ ROLLOUT = f"{PREFIX}/rollout"
 ATTEMPT = f"{PREFIX}/attempt"
 AGENT, KEEPER = "agent", "keeper"
 USER = 1000
+CONTAINER_SECURITY = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+POD_SECURITY = {
+    "automountServiceAccountToken": False,
+    "enableServiceLinks": False,
+    "securityContext": {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    },
+}
+"""What every pod of ours may not do, rollouts and recorders alike."""
 _REQUEST_DISK = "8Mi"
 _AGENT_FOLDER = "/opt/openforge/agent/cluster/runtimes"
 PROGRAM = (*ENTRY, "-I", f"{_AGENT_FOLDER}/pod_words.py")
@@ -80,11 +97,7 @@ def rollout_pod(
             "env": [{"name": "LD_PRELOAD", "value": ""}],  # an image's own is for its commands, not for our agent
             # a limit without a request is a request, and few pods would fit
             "resources": {"requests": {**requests, "ephemeral-storage": _REQUEST_DISK}, "limits": limits},
-            "securityContext": {
-                "allowPrivilegeEscalation": False,
-                "readOnlyRootFilesystem": True,
-                "capabilities": {"drop": ["ALL"]},
-            },
+            "securityContext": CONTAINER_SECURITY,
             "volumeMounts": mounts,
         }
 
@@ -97,18 +110,10 @@ def rollout_pod(
         "restartPolicy": "Never",
         "activeDeadlineSeconds": max(1, round(deadline_s)),
         "terminationGracePeriodSeconds": 0,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
+        **POD_SECURITY,
         "hostname": "sandbox",
         "dnsPolicy": "None",
         "dnsConfig": {"nameservers": ["127.0.0.1"]},  # names are the recorder's business
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
         "containers": [container(AGENT, mounts(agents)), container(KEEPER, mounts(keepers))],
         "volumes": [{"name": volume, "emptyDir": {"sizeLimit": str(2 * disk)}} for volume in agents | keepers],
     }

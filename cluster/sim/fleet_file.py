@@ -85,4 +85,5 @@ def read_fleet(path: Path) -> Fleet:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise ConfigError(f"{path}: {where}: {first['msg']}", hint=f"an example: {DEFAULT}") from error
+        told_what = first["msg"].replace("a valid tuple", "an array")
+        raise ConfigError(f"{path}: {where}: {told_what}", hint=f"an example: {DEFAULT}") from error

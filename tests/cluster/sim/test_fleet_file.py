@@ -25,6 +25,7 @@ def test_ours_can_be_read_and_makes_its_nodes() -> None:
     ("text", "told"),
     [
         ("version = 1\n", "nodes"),
+        ("version = 1\nnodes = 3\n", "nodes: Input should be an array"),
         (NODES, "version"),
         (f"version = 1\n{NODES}{NODES}", "same name"),
         (f"version = 1\n{NODES}[pods]\nstart_s = [2.0, 1.0]\n", "shortest"),

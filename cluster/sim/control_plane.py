@@ -6,6 +6,7 @@ that started them, as a kind cluster does, and answer on this machine only. A fi
 
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -31,6 +32,7 @@ from openforge.program import run_program
 
 _MODULES = Path(__file__).parent / "programs"
 _READY_S = 60.0
+_FAULT = re.compile(r'^panic: |no space|"level":"(?:error|panic|fatal)"|^[EF]\d{4} ', re.IGNORECASE)
 _ENV = {"GOGC": "400"}  # collect garbage seldom: time is scarcer here than memory
 _SERVICES = "10.96.0.0/16"
 _CONTROLLERS = (  # those that have to do with pods and nodes; each of the others would look at every change of a pod
@@ -198,7 +200,7 @@ def _wait_until(folder: Path, note: _Note, path: str, fits: Callable[[bytes], bo
         if dead or time.monotonic() > end_s:
             what = f"{dead[0]} ended" if dead else f"{path} was not as it should be after {_READY_S:g} s"
             log = folder / f"{dead[0] if dead else API}.log"
-            raise InfraError(f"simulated cluster: {what}: {_last_line(log)}", hint=f"see {log}")
+            raise InfraError(f"simulated cluster: {what}: {_last_words(log)}", hint=f"see {log}")
         with (
             suppress(urllib.error.URLError, OSError),
             urllib.request.urlopen(asked, context=trusting, timeout=5) as told,
@@ -252,9 +254,11 @@ def _kill(processes: Sequence[Detached]) -> None:
         time.sleep(0.02)
 
 
-def _last_line(log: Path) -> str:
+def _last_words(log: Path) -> str:
+    """The last line that names a fault, or else the last; Go's programs end with where they were."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    return lines[-1][-300:] if lines else "it said nothing"
+    faults = [line for line in lines if _FAULT.search(line)]
+    return (faults or lines or ["it said nothing"])[-1].strip()[-300:]
 
 
 def _lock() -> Path:

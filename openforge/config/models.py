@@ -200,6 +200,16 @@ class Trainer(_Table):
     `fsdp_config` may stand beside one another; those of the chosen backend are taken."""
 
 
+class App(_Table):
+    """How the app looks and which keys it takes."""
+
+    theme: str = "openforge"
+    """`openforge`, `openforge-light`, or one of Textual's own (`ansi-dark` takes the terminal's colours)."""
+    compact: bool = False
+    keys: dict[str, str] = Field(default_factory=dict)
+    """Other keys for actions, by their id: `"runs.cancel" = "ctrl+x"`; `?` in the app names the ids."""
+
+
 class Target(_Table):
     """Where rollouts run. `[target.NAME]` may also override any other table."""
 
@@ -230,6 +240,7 @@ class _Tables(_Table):
     recorder: Recorder = Recorder()
     store: Store = Store()
     trainer: Trainer = Trainer()
+    app: App = App()
 
 
 class Overlay(Target, _Tables):

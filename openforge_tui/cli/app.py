@@ -30,6 +30,7 @@ class Verb(NamedTuple):
 _LINE_BREAK = re.compile(r"(?<!\n)\n(?!\n)")  # within a paragraph: the terminal's width decides, not the source's
 _START, _CLUSTER, _RUN, _LOOK, _PARTS = "Start here", "Pods", "Work", "Look", "Parts"
 VERBS: dict[str, Verb] = {
+    "app": Verb("desk", _START, "Open the app (so does `openforge` alone): bring it up, watch it, ask it, train it."),
     "doctor": Verb("doctor", _START, "Check this machine and say what to type next."),
     "init": Verb("init", _START, "Write an openforge.toml here."),
     "demo": Verb("demo", _START, "Real harnesses, a small policy, every token: from nothing to a table."),
@@ -147,13 +148,19 @@ def _root(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a config value; repeatable.")
     ] = None,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-) -> None:
+    readonly: Annotated[bool, typer.Option("--readonly", help="With no verb: an app that only looks.")] = False,
+) -> int | None:
     """Put real agent harnesses inside the RL training loop, and keep every token."""
     _take(output, project, store, target, overrides)
     if version:
         typer.echo(__version__)
     elif ctx.invoked_subcommand is None:
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            from openforge_tui.cli.desk import desk
+
+            return desk(readonly=readonly)
         typer.echo(ctx.get_help())
+    return None
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -47,6 +47,12 @@ class Settings:
         """The store's folder, absolute; it may not exist yet."""
         return (self.project / Path(self.load().config.store.path).expanduser()).resolve()
 
+    def words(self) -> tuple[str, ...]:
+        """The options that make another `openforge` see the same: project, store, target, overrides."""
+        options = {"--project": self.project, "--store": self.store and self.store.absolute(), "--target": self.target}
+        typed = [word for option, value in options.items() if value is not None for word in (option, str(value))]
+        return (*typed, *(word for pair in self.overrides.items() for word in ("--set", "=".join(pair))))
+
     def _all_overrides(self) -> dict[str, str]:
         # A path typed on the command line means "from here", one in the file means "from the project".
         typed = {} if self.store is None else {"store.path": str(self.store.expanduser().absolute())}

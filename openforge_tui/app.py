@@ -1,0 +1,244 @@
+"""The app: six modes over one store. Thin: screens show, `reader` asks, `jobs` does; nothing is decided here.
+
+Each long action is an `openforge` command (jobs.py), so that the app and the command line can never differ.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.app import App
+from textual.binding import BindingType
+from textual.screen import Screen
+
+from openforge.errors import OpenForgeError
+from openforge_tui.actions import BY_ID, MODES
+from openforge_tui.jobs import Job, Jobs
+from openforge_tui.reader import Reader
+from openforge_tui.themes import THEMES
+from openforge_tui.transcript import visible
+from openforge_tui.widgets.binding import bindings, mode_bindings
+from openforge_tui.widgets.palette import ActionProvider
+
+if TYPE_CHECKING:
+    from openforge.config import Loaded
+
+_SCREENS = {
+    "overview": ("overview", "OverviewScreen"),
+    "runs": ("runs", "RunsScreen"),
+    "live": ("live", "LiveScreen"),
+    "sql": ("sql", "SqlScreen"),
+    "train": ("train", "TrainScreen"),
+    "promote": ("promote", "PromoteScreen"),
+}
+
+
+def _first_screen(noun: str) -> Callable[[], Screen[Any]]:
+    def make() -> Screen[Any]:
+        module, name = _SCREENS[noun]
+        screen: Screen[Any] = getattr(import_module(f"openforge_tui.screens.{module}"), name)()
+        return screen
+
+    return make
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How the app was opened. `words`: the global options that were typed, for the commands it starts."""
+
+    loaded: "Loaded"
+    words: tuple[str, ...] = ()
+    readonly: bool = False
+    mode: str = "overview"
+
+
+class Desk(App[None]):
+    """`Desk(opening).run()`."""
+
+    TITLE = "openforge"
+    CSS_PATH = "app.tcss"
+    COMMANDS = {ActionProvider}  # noqa: RUF012
+    COMMAND_PALETTE_BINDING = "ctrl+p"
+    MODES = {noun: _first_screen(noun) for noun in _SCREENS}  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("app"), *mode_bindings()]
+
+    def __init__(self, opening: Opening) -> None:
+        super().__init__()
+        self.opening, self.loaded = opening, opening.loaded
+        self.readonly = opening.readonly
+        self.reader = Reader(self.loaded.store_root)
+        self.desk_dir = self.loaded.store_root / "desk"
+        self.jobs = Jobs(self.desk_dir / "jobs", opening.words, self.loaded.project_dir)
+        self._last_mode = ""
+        for theme in THEMES:
+            self.register_theme(theme)
+        settings = self.loaded.config.app
+        self.theme = settings.theme if settings.theme in self.available_themes else THEMES[0].name
+        self.set_class(settings.compact, "-compact")
+        self.set_keymap(dict(settings.keys))
+
+    @property
+    def target_name(self) -> str:
+        return self.loaded.config.target.name
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether what is done here is done to a cluster elsewhere."""
+        return self.loaded.config.target.kind == "kubernetes"
+
+    def on_mount(self) -> None:
+        self.switch_mode(self.opening.mode)
+
+    def on_unmount(self) -> None:
+        self.reader.close()
+
+    # Going somewhere
+
+    def action_mode(self, noun: str) -> None:
+        """To one of the six; the screens that are open in it stay open."""
+        if noun != self.current_mode:
+            self._last_mode = self.current_mode
+            self.switch_mode(noun)
+
+    def action_last_mode(self) -> None:
+        if self._last_mode:
+            self.action_mode(self._last_mode)
+
+    async def open_run(self, run_id: str) -> None:
+        """The rollouts of a run, whichever screen asks."""
+        from openforge_tui.screens.rollouts import RolloutsScreen
+
+        self.action_mode("runs")
+        await self.push_screen(RolloutsScreen(run_id))
+
+    async def open_rollout(self, rollout_id: str, *, call_id: str | None = None) -> None:
+        """One rollout, at one of its calls when it is named."""
+        from openforge_tui.screens.rollout import RolloutScreen
+
+        self.action_mode("runs")
+        await self.push_screen(RolloutScreen(rollout_id, call_id=call_id))
+
+    async def open_id(self, text: str) -> bool:
+        """Open what an id names: a run, a rollout or a call (`CALL@ROLLOUT`); False when it is none."""
+        from openforge.store.connect import find_run
+        from openforge.store.transcript import find_rollout
+
+        try:
+            if "." in text:
+                _, rollout_id = await self.reader.work(find_rollout, self.loaded.store_root, text)
+                await self.open_rollout(rollout_id)
+            else:
+                await self.open_run(await self.reader.work(find_run, self.loaded.store_root, text))
+        except OpenForgeError as error:
+            self.tell(error)
+            return False
+        return True
+
+    # Doing something
+
+    def start(self, title: str, argv: Sequence[str]) -> Job | None:
+        """Start `openforge ARGV …`; what it says is in the jobs (j). None when it could not be started."""
+        try:
+            job = self.jobs.start(title, argv)
+        except OpenForgeError as error:
+            self.tell(error)
+            return None
+        self.notify(f"started: {visible(job.command)}", title=title, markup=False)
+        return job
+
+    def copy(self, text: str) -> None:
+        """To the clipboard, and say by what means."""
+        from openforge_tui import clipboard
+
+        by = clipboard.copy(text, self._write)
+        what = text if len(text) <= 60 and "\n" not in text else f"{len(text)} characters"
+        self.notify(f"copied {visible(what)} by {by}", markup=False)
+
+    def _write(self, sequence: str) -> None:
+        if self._driver is not None:
+            self._driver.write(sequence)
+            self._driver.flush()
+
+    def tell(self, error: OpenForgeError) -> None:
+        """An error, with what to do next."""
+        hint = f"\nnext: {error.hint}" if error.hint else ""
+        self.notify(visible(error.summary + hint), severity="error", timeout=10, markup=False)
+
+    def note_fault(self, trace: str) -> Path:
+        """Keep a traceback of our own; returns where."""
+        path = self.desk_dir / "faults.log"
+        try:
+            self.desk_dir.mkdir(parents=True, exist_ok=True)
+            with path.open("a") as file:
+                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n{trace}\n")
+        except OSError as error:
+            self.log.error(trace, error)
+        return path
+
+    def action_help(self) -> None:
+        from openforge_tui.screens.help import HelpScreen
+
+        self.push_screen(HelpScreen(self.screen))
+
+    async def action_command(self) -> None:
+        from openforge_tui.screens.command import CommandLine
+
+        await self.push_screen(CommandLine(self.screen), self._typed)
+
+    async def _typed(self, line: str | None) -> None:
+        from openforge_tui.screens.command import obey
+
+        if line:
+            await obey(self, line)
+
+    def action_log(self) -> None:
+        from openforge_tui.screens.jobs import CommandLogScreen
+
+        self.push_screen(CommandLogScreen())
+
+    def action_jobs(self) -> None:
+        from openforge_tui.screens.jobs import JobsScreen
+
+        self.push_screen(JobsScreen())
+
+    def action_jump(self) -> None:
+        from openforge_tui.screens.jump import JumpScreen
+
+        self.push_screen(JumpScreen(self.screen))
+
+    def action_about(self) -> None:
+        from openforge_tui.screens.about import AboutScreen
+
+        self.push_screen(AboutScreen())
+
+    def action_compact(self) -> None:
+        self.toggle_class("-compact")
+
+    async def action_quit(self) -> None:
+        """Leave; what still runs goes on, which is said on the way out."""
+        self.exit(message=self._left_running())
+
+    def _left_running(self) -> str | None:
+        going_on = [job for job in self.jobs.all() if job.running]
+        if not going_on:
+            return None
+        lines = [
+            f"  {job.command}   (since {time.strftime('%H:%M', time.localtime(job.started_at))})" for job in going_on
+        ]
+        return "\n".join(["still going on, without the app:", *lines, "openforge opens it again"])
+
+
+def open_desk(opening: Opening) -> int:
+    """Run the app to its end; returns the exit code."""
+    unknown = [name for name in opening.loaded.config.app.keys if name not in BY_ID and not name.startswith("mode.")]
+    if unknown:
+        from openforge.errors import ConfigError
+
+        raise ConfigError(f"[app.keys] {unknown[0]}: there is no such action", hint="`?` in the app lists them by id")
+    assert opening.mode in {mode.noun for mode in MODES}
+    desk = Desk(opening)
+    desk.run()
+    return desk.return_code or 0

@@ -1,0 +1,28 @@
+"""`openforge` alone, or `openforge app`: opens the app."""
+
+from typing import Annotated
+
+import typer
+
+from openforge.errors import UsageError
+from openforge_tui.actions import MODES
+from openforge_tui.cli import settings
+
+
+def register(app: typer.Typer) -> None:
+    app.command("app")(desk)
+
+
+def desk(
+    mode: Annotated[
+        str, typer.Argument(help=f"Where to begin: {', '.join(mode.noun for mode in MODES)}.")
+    ] = "overview",
+    readonly: Annotated[bool, typer.Option("--readonly", help="Look only: whatever changes something is off.")] = False,
+) -> int:
+    """Open the app: bring it up, watch it, ask it, train it. Also `openforge` alone."""
+    from openforge_tui.app import Opening, open_desk
+
+    if mode not in {mode.noun for mode in MODES}:
+        raise UsageError(f"there is no view {mode!r}", hint=f"one of {', '.join(mode.noun for mode in MODES)}")
+    typed = settings.current()
+    return open_desk(Opening(typed.load(), typed.words(), readonly, mode))

@@ -70,6 +70,12 @@ ACTIONS: tuple[Action, ...] = (
     Action("grid.cursor_right", "right", "right", "Columns to the right."),
     Action("grid.order", "o", "order", "Order by the next column."),
     Action("grid.reverse", "O", "reverse", "Turn the order round."),
+    Action("pane.line_down", "down,j", "down", "A line on."),
+    Action("pane.line_up", "up,k", "up", "A line back."),
+    Action("pane.forward", "pagedown,ctrl+f", "page down", "A page on."),
+    Action("pane.backward", "pageup,ctrl+b", "page up", "A page back."),
+    Action("pane.top", "home", "top", "To the top."),
+    Action("pane.bottom", "end,G", "end", "To the end; follows, where more comes."),
     Action("jobs.stop", "ctrl+d", "stop", "End this job in good order, as Ctrl-C does.", footer=True, changes=True),
     # 1
     Action("overview.up", "u", "up", "Bring the cluster of this target up.", footer=True, changes=True),

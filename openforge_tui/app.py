@@ -89,6 +89,11 @@ class Desk(App[None]):
         """Whether what is done here is done to a cluster elsewhere."""
         return self.loaded.config.target.kind == "kubernetes"
 
+    @property
+    def has_color(self) -> bool:
+        """Whether colours can be told apart here; where they cannot, signs are used."""
+        return not self.no_color and self.console.color_system is not None
+
     def on_mount(self) -> None:
         self.switch_mode(self.opening.mode)
 

@@ -1,6 +1,7 @@
 """Asks the store off the event loop, so that no key ever waits for a query. One object an app.
 
-Lists of ended runs are kept, since those do not change; what a run under way says is read anew. Does not know screens.
+A run under way is followed by its new records (store/fold.py); what has ended is asked once, since it does not change.
+Does not know screens.
 """
 
 import asyncio
@@ -9,14 +10,37 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
+from openforge.errors import InfraError, UsageError
+from openforge.journal.reader import Tail
+from openforge.store.fold import KINDS, RunFold
 from openforge.store.lists import list_rollouts, list_runs
-from openforge.store.snapshot import known_runs
+from openforge.store.snapshot import known_runs, live_writers
 from openforge.store.transcript import Row, Transcript, read_transcript
 
-_MEMORY = "256MB"
-_KEPT = 8
+_KEPT = 8  # lists of ended runs
+
+
+class Followed:
+    """A run under way, as far as its journal has been read."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.fold = RunFold(run_dir.name)
+        self.live: set[str] = set()
+        self._run_dir, self._tail = run_dir, Tail(run_dir, KINDS)
+        self._lock = Lock()
+
+    def look(self) -> "Followed":
+        """Take in what was written since the last look."""
+        with self._lock:
+            self.live = live_writers(self._run_dir)
+            while True:
+                for record in self._tail.poll():
+                    self.fold.add(record)
+                if not self._tail.more:
+                    return self
 
 
 class Reader:
@@ -24,7 +48,8 @@ class Reader:
 
     def __init__(self, store_root: Path) -> None:
         self.store_root = store_root
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="store")
+        self._threads = ThreadPoolExecutor(3, thread_name_prefix="store")
+        self._followed: dict[str, Followed] = {}
         self._run_rows: dict[str, tuple[object, Row]] = {}
         self._rollout_rows: OrderedDict[str, tuple[object, list[Row]]] = OrderedDict()
 
@@ -32,35 +57,69 @@ class Reader:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def work[T](self, function: Callable[..., T], *args: Any, **named: Any) -> T:
-        """`function` in one of this reader's threads."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*args, **named))
+        """`function` in one of this reader's threads. A file that cannot be read is an InfraError."""
+
+        def call() -> T:
+            try:
+                return function(*args, **named)
+            except OSError as error:
+                raise InfraError(
+                    f"{error.filename or 'the store'}: {error.strerror}", hint="it is tried again"
+                ) from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     async def runs(self) -> list[Row]:
-        """One row a run, the newest first."""
+        """One row a run, the newest first (`openforge.store.lists.list_runs`)."""
         return await self.work(self._runs)
 
     async def rollouts(self, run_id: str) -> list[Row]:
-        """One row a rollout."""
+        """One row a rollout (`openforge.store.lists.list_rollouts`). UsageError when the run is not there."""
         return await self.work(self._rollouts, run_id)
+
+    async def followed(self) -> list[Followed]:
+        """The runs under way."""
+        return await self.work(lambda: [found for run in known_runs(self.store_root) if (found := self._follow(run))])
 
     async def transcript(self, rollout_id: str, attempt: int | None = None) -> Transcript:
         """A rollout with all its turns, without their tokens. Raises UsageError."""
         return await self.work(read_transcript, self.store_root, rollout_id, attempt=attempt)
 
+    def _follow(self, run_id: str) -> Followed | None:
+        """The run, when it is under way."""
+        run_dir = self.store_root / "runs" / run_id
+        if not live_writers(run_dir):
+            self._followed.pop(run_id, None)
+            return None
+        return self._followed.setdefault(run_id, Followed(run_dir)).look()
+
     def _runs(self) -> list[Row]:
         found = known_runs(self.store_root)
-        stamps = {run_id: run_stamp(self.store_root / "runs" / run_id) for run_id in found}
-        stale = [run_id for run_id in found if self._run_rows.get(run_id, (None,))[0] != stamps[run_id]]
-        for row in list_runs(self.store_root, stale) if stale else ():
-            self._run_rows[row["run_id"]] = (stamps[row["run_id"]], row)
-        return [self._run_rows[run_id][1] for run_id in reversed(found) if run_id in self._run_rows]
+        rows: dict[str, Row | None] = {}
+        stale: dict[str, object] = {}
+        for run_id in found:
+            if (followed := self._follow(run_id)) is not None:
+                rows[run_id] = followed.fold.run_row(followed.live)
+                continue
+            stamp, known = run_stamp(self.store_root / "runs" / run_id), self._run_rows.get(run_id)
+            rows[run_id] = None if known is None else known[1]
+            if known is None or known[0] != stamp:
+                stale[run_id] = stamp
+        for told in list_runs(self.store_root, list(stale)) if stale else ():
+            self._run_rows[told["run_id"]] = (stale[told["run_id"]], told)
+            rows[told["run_id"]] = told
+        return [row for run_id in reversed(found) if (row := rows[run_id])]
 
     def _rollouts(self, run_id: str) -> list[Row]:
-        stamp = run_stamp(self.store_root / "runs" / run_id)
+        run_dir = self.store_root / "runs" / run_id
+        if not run_dir.is_dir():
+            raise UsageError(f"run {run_id} is not in {self.store_root}", hint="was it deleted? openforge runs")
+        if (followed := self._follow(run_id)) is not None:
+            return followed.fold.rollout_rows(followed.live)
+        stamp = run_stamp(run_dir)
         kept = self._rollout_rows.get(run_id)
         if kept is None or kept[0] != stamp:
-            kept = (stamp, list_rollouts(self.store_root, run_id))
-            self._rollout_rows[run_id] = kept
+            kept = self._rollout_rows[run_id] = (stamp, list_rollouts(self.store_root, run_id))
         self._rollout_rows.move_to_end(run_id)
         while len(self._rollout_rows) > _KEPT:
             self._rollout_rows.popitem(last=False)

@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -18,6 +19,7 @@ from rich.text import Text
 from openforge.store.transcript import Row, Transcript, Turn
 
 CUT = 2000  # characters of a message shown unless all are asked for
+WIRE_CUT = 20_000  # of a request or response as it went over the wire
 SYSTEM_CUT = 400  # of a system prompt: the same in every rollout, and seldom what one came to read
 TOKENS_CUT = 120  # tokens of a stretch that was not sampled
 UNLIKELY = 3  # tokens named under a turn
@@ -30,6 +32,15 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u
 _SHADES = ((0.9, "green"), (0.5, "yellow"), (0.1, "dark_orange"), (0.0, "bold red"))
 
 
+@dataclass(frozen=True)
+class Look:
+    """How much is shown. `color=False` marks sampled tokens with brackets; `full` cuts nothing; `lift` says what does."""
+
+    color: bool = True
+    full: bool = False
+    lift: str = "--full shows them"
+
+
 def visible(text: str) -> str:
     """`text` with each control character as a sign: ESC as ␛, a C1 or bidi control as its code. Newlines, tabs stay."""
     return _CONTROL.sub(_sign, text)
@@ -40,13 +51,67 @@ def _sign(match: re.Match[str]) -> str:
     return chr(0x2400 + code) if code < 0x20 else "␡" if code == 0x7F else f"\\u{code:04x}"
 
 
-def render(found: Transcript, *, color: bool, tokens: bool = False, full: bool = False) -> RenderableType:
-    """Everything there is to see. `color=False` marks sampled tokens with brackets; `full` cuts nothing."""
+def render(found: Transcript, look: Look, *, tokens: bool = False) -> RenderableType:
+    """Everything there is to see."""
     parts: list[RenderableType] = [_head(found)]
     for turn in found.turns:
-        parts += [Text(), *_turn(turn, color=color, tokens=tokens, full=full)]
+        parts += [Text(), *_turn(turn, look, tokens=tokens)]
     parts += [Text(), Rule("outcome", align="left", style="dim"), *_outcome(found)]
     return Group(*parts)
+
+
+def render_turn(turn: Turn, look: Look) -> RenderableType:
+    """One turn's call and messages."""
+    return Group(*_turn(turn, look, tokens=False))
+
+
+def render_tokens(rows: list[Row], look: Look) -> RenderableType:
+    """The tokens of one turn: which were sampled, how likely each was, which are trained, by which weights."""
+    sampled = [row for row in rows if row["sampled"]]
+    trained = sum(bool(row.get("trained")) for row in rows)
+    versions = list(dict.fromkeys(str(row["weight_version"])[:8] for row in sampled if row["weight_version"]))
+    facts = [
+        f"{len(rows) - len(sampled)} given, {len(sampled)} sampled, {trained} trained",
+        f"weights {' then '.join(versions)}" if versions else "",
+        f"mean surprisal {surprisal:.3f}" if (surprisal := _surprisal(sampled)) is not None else "",
+    ]
+    parts: list[RenderableType] = [
+        Text(visible(" · ".join(filter(None, facts))), "bold"),
+        Text(_legend(look.color, mask=True), "dim"),
+        Text(),
+        _tokens(rows, look),
+    ]
+    if unlikely := _unlikely(rows):
+        parts += [Text(), Text(f"least likely: {unlikely}", "dim")]
+    return Group(*parts)
+
+
+def _surprisal(sampled: list[Row]) -> float | None:
+    known = [-float(row["logprob"]) for row in sampled if row["logprob"] is not None]
+    return sum(known) / len(known) if known else None
+
+
+def render_wire(wire: Row, look: Look) -> RenderableType:
+    """A call as it went over the wire."""
+    parts: list[RenderableType] = []
+    for name in ("request", "response"):
+        parts += [Rule(Text(name), align="left", style="dim"), Text(_cut(_pretty(wire[name]), look, WIRE_CUT)), Text()]
+    return Group(*parts)
+
+
+def _pretty(text: str | None) -> str:
+    if text is None:
+        return "not recorded"
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def render_outcome(found: Transcript) -> RenderableType:
+    """Grade, samples, what was refused, what it tried to reach."""
+    return Group(_head(found), Text(), *_outcome(found))
 
 
 def _head(found: Transcript) -> Text:
@@ -71,7 +136,7 @@ def _count(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def _turn(turn: Turn, *, color: bool, tokens: bool, full: bool) -> Iterator[RenderableType]:
+def _turn(turn: Turn, look: Look, *, tokens: bool) -> Iterator[RenderableType]:
     call = turn.call
     yield Rule(Text(f"turn {turn.number}"), align="left", style="dim")
     yield _call_line(call)
@@ -82,10 +147,10 @@ def _turn(turn: Turn, *, color: bool, tokens: bool, full: bool) -> Iterator[Rend
     elif call["state"] != "done":
         yield Text(f"{call['state']}: no answer was recorded", "red")
     for message in turn.messages:
-        yield from _message(message, full=full)
+        yield from _message(message, look)
     if tokens:
-        yield Text("tokens", "bold").append(f"  {_legend(color)}", "not bold dim")
-        yield _tokens(turn.tokens, color=color, full=full)
+        yield Text("tokens", "bold").append(f"  {_legend(look.color)}", "not bold dim")
+        yield _tokens(turn.tokens, look)
         if unlikely := _unlikely(turn.tokens):
             yield _indented(f"least likely: {unlikely}", "dim")
 
@@ -113,16 +178,16 @@ def _weights(call: Row) -> str:
     return "" if not low else f"weights {low}" if low == high else f"weights {low} to {high}"
 
 
-def _message(message: Row, *, full: bool) -> Iterator[RenderableType]:
+def _message(message: Row, look: Look) -> Iterator[RenderableType]:
     role = message["role"]
     label = f"{role} {message['tool_call_id']}" if message["tool_call_id"] else role
     yield Text(visible(label), f"bold {_ROLES.get(role, 'white')}")
     if message["reasoning"]:
-        yield _indented(_cut(message["reasoning"], full), "dim italic")
+        yield _indented(_cut(message["reasoning"], look), "dim italic")
     if message["text"]:
-        yield _indented(_cut(message["text"], full, SYSTEM_CUT if role == "system" else CUT))
+        yield _indented(_cut(message["text"], look, SYSTEM_CUT if role == "system" else CUT))
     for call in message["tool_calls"] or ():
-        line = Text("→ ", "green").append(visible(call["name"]), "bold").append(f" {_cut(call['arguments'], full)}")
+        line = Text("→ ", "green").append(visible(call["name"]), "bold").append(f" {_cut(call['arguments'], look)}")
         yield Padding(line, (0, 0, 0, 2))
 
 
@@ -130,37 +195,45 @@ def _indented(text: str, style: str = "") -> Padding:
     return Padding(Text(text, style), (0, 0, 0, 2))
 
 
-def _cut(text: str, full: bool, most: int = CUT) -> str:
-    if full or len(text) <= most:
+def _cut(text: str, look: Look, most: int = CUT) -> str:
+    if look.full or len(text) <= most:
         return visible(text)
-    return f"{visible(text[:most])} … {len(text) - most} more characters; --full shows them"
+    return f"{visible(text[:most])} … {len(text) - most} more characters; {look.lift}"
 
 
-def _tokens(rows: list[Row], *, color: bool, full: bool) -> Padding:
+def _tokens(rows: list[Row], look: Look) -> Padding:
     text = Text()
     given = next((n for n, row in enumerate(rows) if row["sampled"]), len(rows))
-    if not full and given > TOKENS_CUT:
+    if not look.full and given > TOKENS_CUT:
         skipped = given - TOKENS_CUT
-        text.append(f"… {skipped} prompt tokens; --full shows them …\n", "dim italic")
+        text.append(f"… {skipped} prompt tokens; {look.lift} …\n", "dim italic")
         rows = rows[skipped:]
+    version = None
     for row in rows:
         piece = f"<{row['token_id']}>" if row["text"] is None else visible(row["text"])
         piece = piece.replace("\n", "⏎\n")
+        if row["sampled"] and row.get("weight_version") != version:
+            if version is not None:
+                text.append(f"‹weights {str(row['weight_version'])[:8]}›", "reverse")
+            version = row.get("weight_version")
         if not row["sampled"]:
             text.append(piece, "dim")
-        elif color:
-            text.append(piece, f"{_shade(row['logprob'])} underline")
+        elif look.color:
+            untrained = " strike" if row.get("trained") is False else ""
+            text.append(piece, f"{_shade(row['logprob'])} underline{untrained}")
         else:
-            text.append(f"[{piece}]")
+            text.append(f"[{piece}]" if row.get("trained") is not False else f"({piece})")
     return Padding(text, (0, 0, 0, 2))
 
 
-def _legend(color: bool) -> str:
-    """What the marks mean."""
+def _legend(color: bool, *, mask: bool = False) -> str:
+    """What the marks mean; with the `mask`, also which sampled tokens are not trained."""
     if not color:
-        return "[sampled] by the policy, the rest was given"
+        untrained = " (sampled but not trained)," if mask else ""
+        return f"[sampled] by the policy,{untrained} the rest was given"
     shades = ", ".join(f"{style.removeprefix('bold ').replace('_', ' ')} ≥ {floor:g}" for floor, style in _SHADES[:-1])
-    return f"underlined: sampled by the policy; its probability: {shades}, red below"
+    untrained = " (struck: not trained)" if mask else ""
+    return f"underlined: sampled by the policy{untrained}; its probability: {shades}, red below"
 
 
 def _unlikely(rows: list[Row]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import duckdb
+import pyarrow as pa
 
 from openforge.errors import InfraError
 from openforge.ids import resolve_run
@@ -21,6 +22,7 @@ from openforge.store.schema import raw_name
 from openforge.store.snapshot import Snapshot, known_runs, take_snapshot
 from openforge.store.views import create_statements
 
+_BATCH_ROWS = 500
 TRIES = 5  # a segment may be sealed, that is renamed, between being listed and being opened
 GONE = (duckdb.IOException, duckdb.PermissionException)  # how DuckDB names a file that is no longer there
 _HELD: WeakKeyDictionary[duckdb.DuckDBPyConnection, Snapshot] = (
@@ -53,9 +55,14 @@ def query(
     """Rows of one trusted query, over the files as they are now."""
 
     def ask(con: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
-        return [dict(row) for row in con.sql(sql, params=parameters).to_arrow_table().to_pylist()]
+        return rows_of(con.sql(sql, params=parameters).to_arrow_table())
 
     return with_views(store_root, ask, runs=runs)
+
+
+def rows_of(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows of a table, a batch at a time: Arrow holds Python's lock while it makes rows."""
+    return [row for batch in table.to_batches(_BATCH_ROWS) for row in batch.to_pylist()]
 
 
 def with_views[T](

@@ -45,7 +45,7 @@ _ROLLOUTS = """
     SELECT rollout_id, state, reward, coalesce(calls, 0) AS calls, prompt_tokens, completion_tokens, samples,
         round(date_diff('millisecond', started_at, ended_at) / 1000, 1) AS seconds, attempt, error_class,
         CASE WHEN length(detail) > 200 THEN left(detail, 200) || '…' ELSE detail END AS detail,
-        task, harness, sample, started_at, step, group_id
+        task, harness, sample, started_at, step, group_id, seed
     FROM rollouts WHERE {} ORDER BY task, harness, sample"""
 
 
@@ -57,7 +57,7 @@ def list_runs(store_root: Path, runs: list[str] | None = None) -> list[Row]:
 def list_rollouts(
     store_root: Path, run_id: str, wanted: Mapping[str, str] | None = None, *, failed: bool = False
 ) -> list[Row]:
-    """One row a rollout of a run: ROLLOUT_COLUMNS, and its task, harness, sample, started_at, step and group_id.
+    """One row a rollout of a run: ROLLOUT_COLUMNS, and its task, harness, sample, started_at, step, group_id, seed.
 
     `wanted`: task (with its set or without), harness, state. `failed`: only what did not end as done above 0.
     """

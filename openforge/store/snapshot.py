@@ -86,6 +86,20 @@ def take_snapshot(store_root: Path, runs: Iterable[str] | None = None) -> Snapsh
     return snapshot
 
 
+def live_writers(run_dir: Path) -> set[str]:
+    """The writers of a run that are alive, by their recorder ids."""
+    found = set()
+    for segment in all_segments(run_dir):
+        if not segment.sealed:
+            try:
+                held = _Held(segment.path)
+                if _is_locked(held.fd):
+                    found.add(segment.recorder_id)
+            except FileNotFoundError:  # sealed since it was listed
+                continue
+    return found
+
+
 def read_manifest(run_dir: Path) -> dict[str, Any]:
     """What compaction has made of a run: `{"segments": {name: unreadable lines}, "files": {kind: [name …]}}`, and under
     `digests` the content of each of those files, by its path in the run's folder.

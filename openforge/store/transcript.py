@@ -4,6 +4,8 @@ Data only, read once; the command and the app both show it. Does not know how.
 """
 
 import difflib
+import json
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 import duckdb
 
 from openforge.errors import UsageError
-from openforge.store.connect import find_run, query, with_views
+from openforge.store.connect import find_run, query, rows_of, with_views
 
 type Row = dict[str, Any]
 
@@ -26,6 +28,7 @@ _TOKENS = "call_id, position, token_id, text, sampled, logprob, weight_version"
 _SAMPLES = "sample_id, len(token_ids) AS tokens, list_sum(loss_mask) AS trained, is_main, weight, reason, reward"
 
 
+_BLOB = re.compile(r'\{"\$blob":"([0-9a-f]+)"\}')
 _CANDIDATES = 6  # named when what was typed fits several
 
 
@@ -123,7 +126,7 @@ def _read(
 
 
 def _rows(con: duckdb.DuckDBPyConnection, sql: str, parameters: list[Any]) -> list[Row]:
-    return [dict(row) for row in con.sql(sql, params=parameters).to_arrow_table().to_pylist()]
+    return rows_of(con.sql(sql, params=parameters).to_arrow_table())
 
 
 def _by_call(rows: list[Row]) -> dict[str, list[Row]]:
@@ -131,3 +134,46 @@ def _by_call(rows: list[Row]) -> dict[str, list[Row]]:
     for row in rows:
         found[row["call_id"]].append({name: value for name, value in row.items() if name != "call_id"})
     return found
+
+
+_TURN_TOKENS = """
+    SELECT t.position, t.token_id, t.text, t.sampled, t.logprob, t.weight_version,
+        coalesce(list_max(list_transform(s.masks, lambda mask: mask[t.position + 1])), 0) = 1 AS trained
+    FROM tokens t LEFT JOIN (
+        SELECT list(loss_mask) AS masks FROM samples
+        WHERE rollout_id = $rollout AND attempt = $attempt AND list_contains(call_ids, $call)) s ON true
+    WHERE t.rollout_id = $rollout AND t.attempt = $attempt AND t.call_id = $call
+    ORDER BY t.seq, t.position"""
+
+
+def read_turn_tokens(store_root: Path, rollout: str, attempt: int, call: str) -> list[Row]:
+    """The tokens that a call added, in order, as the view `tokens` has them, and whether a sample trains each."""
+    named = {"rollout": rollout, "attempt": attempt, "call": call}
+    return query(store_root, _TURN_TOKENS, named, runs=[rollout.partition(".")[0]])
+
+
+def read_turn_wire(store_root: Path, rollout: str, attempt: int, call: str) -> Row:
+    """A call as it went over the wire: `request` and `response` (JSON text, either may be None) with the texts that
+    are stored once put back in their place; `$history` still stands for the messages of the parent call."""
+    sql = "SELECT request, response FROM calls WHERE rollout_id = $rollout AND attempt = $attempt AND call_id = $call"
+    runs = [rollout.partition(".")[0]]
+    found = query(store_root, sql, {"rollout": rollout, "attempt": attempt, "call": call}, runs=runs)
+    if not found:
+        return {"request": None, "response": None}
+    hashes = {match for text in found[0].values() if text for match in _BLOB.findall(text)}
+    sql = "SELECT hash, data, encoding FROM blobs WHERE list_contains($hashes, hash)"
+    blobs = (
+        {row["hash"]: row for row in query(store_root, sql, {"hashes": sorted(hashes)}, runs=runs)} if hashes else {}
+    )
+    return {name: text and _BLOB.sub(lambda match: _blob_text(match, blobs), text) for name, text in found[0].items()}
+
+
+def _blob_text(match: re.Match[str], blobs: dict[str, Row]) -> str:
+    blob = blobs.get(match[1])
+    if blob is None or blob["encoding"]:
+        return match[0]
+    try:
+        json.loads(blob["data"])
+        return str(blob["data"])
+    except ValueError:
+        return json.dumps(blob["data"])

@@ -39,6 +39,7 @@ VERBS: dict[str, Verb] = {
     "down": Verb("cluster", _CLUSTER, "Remove it with all that runs in it."),
     "images": Verb("images", _CLUSTER, "List, build and remove the images of sandboxes."),
     "run": Verb("run", _RUN, "Run tasks with harnesses against the policy."),
+    "cancel": Verb("cancel", _RUN, "End runs or rollouts that go on."),
     "eval": Verb("eval", _RUN, "Evaluate checkpoints: success, pass@k and pass^k with intervals."),
     "train": Verb("train", _RUN, "Train the policy inside the real harnesses, with veRL."),
     "sft": Verb("sft", _RUN, "Teach a model the successes of runs."),

@@ -46,11 +46,11 @@ def _draw(found: "Transcript", tokens: bool, full: bool) -> None:
 
     from rich.console import Console
 
-    from openforge_tui.transcript import render
+    from openforge_tui.transcript import Look, render
 
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
     color = console.is_terminal and not console.no_color
-    console.print(render(found, color=color, tokens=tokens, full=full))
+    console.print(render(found, Look(color=color, full=full), tokens=tokens))
 
 
 def _as_object(found: "Transcript") -> dict[str, Any]:

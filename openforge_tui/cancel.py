@@ -1,0 +1,43 @@
+"""Ending what goes on: a run, or some of its rollouts, by asking their orchestrators. Shared by command and app."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from openforge.errors import InfraError, UsageError
+from openforge.store.connect import find_run
+from openforge.store.transcript import find_rollout
+
+_LIMIT_S = 60
+
+
+async def cancel(store_root: Path, names: Sequence[str]) -> list[dict[str, Any]]:
+    """End each run or rollout named (ids, prefixes, `latest`); the accounts of what was ended. What had ended before
+    stays as it was. Raises UsageError, InfraError."""
+    ended: list[dict[str, Any]] = []
+    timeout = aiohttp.ClientTimeout(total=_LIMIT_S)
+    async with aiohttp.ClientSession(timeout=timeout) as http:
+        for name in names:
+            run_id, rollout_id = find_rollout(store_root, name) if "." in name else (find_run(store_root, name), "")
+            ended += await _ask(http, store_root / "runs" / run_id, rollout_id)
+    return ended
+
+
+async def _ask(http: aiohttp.ClientSession, run_dir: Path, rollout_id: str) -> list[dict[str, Any]]:
+    try:
+        face = json.loads((run_dir / "orchestrator.json").read_text())
+    except (OSError, ValueError):
+        raise UsageError(f"run {run_dir.name} is not under way", hint="openforge status lists what is") from None
+    url = f"{face['url']}/rollouts" + (f"/{rollout_id}" if rollout_id else "")
+    try:
+        async with http.delete(url, headers={"Authorization": f"Bearer {face['token']}"}) as response:
+            told = await response.json()
+    except (OSError, TimeoutError, ValueError, aiohttp.ClientError) as error:
+        summary = f"the orchestrator of {run_dir.name} (pid {face.get('pid')}) does not answer: {error}"
+        raise InfraError(summary, hint=f"is it still there? openforge logs {run_dir.name}") from None
+    if response.status != 200:
+        raise UsageError(told.get("error", f"refused with status {response.status}"), hint=told.get("hint", ""))
+    return [told] if rollout_id else list(told["rollouts"])

@@ -97,6 +97,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("rollouts.group", "g", "group", "By task, by harness, by state, or each for itself.", footer=True),
     Action("rollouts.faults", "ctrl+z", "faults only", "Only what did not end as done above 0, or all again."),
     Action("rollouts.cancel", "ctrl+d", "cancel", "End this rollout (or the marked ones).", changes=True),
+    Action("rollouts.log", "l", "log", "What happened in this run."),
     Action("rollouts.retry", "r", "retry", "The same task and harness again, as a run of its own.", changes=True),
     Action("rollout.next_tab", "right_square_bracket", "next tab", "Messages, tokens, raw, grade, egress, log."),
     Action("rollout.last_tab", "left_square_bracket", "last tab", "The tab before this one."),

@@ -34,7 +34,7 @@ _SHADES = ((0.9, "green"), (0.5, "yellow"), (0.1, "dark_orange"), (0.0, "bold re
 
 @dataclass(frozen=True)
 class Look:
-    """How much is shown. `color=False` marks sampled tokens with brackets; `full` cuts nothing; `lift` says what does."""
+    """How it is shown: `color=False` marks sampled tokens with brackets, `full` cuts nothing, `lift` says how to."""
 
     color: bool = True
     full: bool = False

@@ -10,11 +10,6 @@ import typer
 from openforge_tui.cli import output, settings
 
 _POLL_S = 0.25
-_KINDS = (
-    *("run.start", "rollout.state", "grade", "call.abort", "call.refused", "egress", "sample.refused"),
-    *("train.start", "train.step", "run.end"),
-)
-_HEADER = ("v", "recorder_id", "seq", "ts", "kind", "run_id", "rollout_id", "attempt", "config")
 
 
 def register(app: typer.Typer) -> None:
@@ -107,31 +102,18 @@ def _lines(path: Path, follow: bool, going_on: Any) -> Iterator[str]:
 
 def _print_events(run_dir: Path, follow: bool, going_on: Any) -> None:
     from openforge.journal.reader import Tail
+    from openforge_tui.events import KINDS, event_line
 
-    tail, last_look = Tail(run_dir, _KINDS), False
+    tail, last_look = Tail(run_dir, KINDS), False
     while True:
         for record in sorted(tail.poll(), key=lambda record: record["ts"]):
-            _print(record, _event(record))
+            _print(record, event_line(record))
         if tail.more:
             continue
         if not follow or last_look:
             return
         last_look = not going_on()
         time.sleep(0 if last_look else _POLL_S)
-
-
-def _event(record: dict[str, Any]) -> str:
-    clock = time.strftime("%H:%M:%S", time.gmtime(record["ts"]))
-    facts = {name: value for name, value in record.items() if name not in _HEADER and value not in (None, "", [], {})}
-    if record["kind"] == "train.step":
-        facts["rollouts"] = len(record["rollouts"])
-    subject = (record["rollout_id"] or record["run_id"]).removeprefix(f"{record['run_id']}.")
-    if record["kind"] == "rollout.state":
-        subject = f"{subject} {facts.pop('state')}" + (f" (attempt {record['attempt']})" if record["attempt"] else "")
-        facts = {name: facts[name] for name in ("error_class", "detail", "duration_s", "exit_code") if name in facts}
-    else:
-        subject = f"{subject} {record['kind']}"
-    return f"{clock} {subject} {' '.join(f'{name}={value}' for name, value in facts.items())}".rstrip()
 
 
 def _print(row: dict[str, Any], line: str) -> None:

@@ -138,6 +138,11 @@ class RolloutsScreen(View):
         else:
             self.say(f"two are compared, and {len(chosen)} marked: space marks a rollout, v compares it with this one")
 
+    async def action_log(self) -> None:
+        from openforge_tui.screens.run_log import RunLogScreen
+
+        await self.app.push_screen(RunLogScreen(self.run_id))
+
     def action_cancel(self) -> None:
         names = self._targets()
         rows = {row["rollout_id"]: row for row in self.grid.shown.rows if not self._group}

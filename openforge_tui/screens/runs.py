@@ -1,10 +1,11 @@
 """Mode 2: every run, the newest first."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from textual.widget import Widget
 
+from openforge_tui.screens.dialog import Choose, Confirm
 from openforge_tui.screens.states import state_style
 from openforge_tui.screens.view import View
 from openforge_tui.widgets.binding import bindings
@@ -21,6 +22,15 @@ COLUMNS = (
     Column("created_at", "begun (UTC)", text=lambda at: at.strftime("%d %b %H:%M")),
     Column("harnesses"),
     Column("policy"),
+)
+
+
+EXPORTS = (
+    ("html", "one HTML page", "to hand to a colleague: rollouts, turns, tokens"),
+    ("parquet", "Parquet", "a folder, one file a view"),
+    ("jsonl", "JSON lines", "one rollout with its messages a line"),
+    ("duckdb", "a .duckdb file", "for other programs that speak SQL"),
+    ("sft", "rows for SFT", "input_ids and loss_mask, as recorded"),
 )
 
 
@@ -44,6 +54,48 @@ class RunsScreen(View):
     async def action_open(self) -> None:
         if (row := self.query_one(Grid).current) is not None:
             await self.desk.open_run(row["run_id"])
+
+    async def arrive(self, text: str) -> None:
+        """`:runs ID`."""
+        await self.desk.open_id(text)
+
+    def action_run(self) -> None:
+        from openforge_tui.screens.run_form import RunForm
+
+        self.app.push_screen(RunForm("run"))
+
+    def action_cancel(self) -> None:
+        row = self.query_one(Grid).current
+        if row is None:
+            return
+        run_id = row["run_id"]
+        if row["state"] != "running":
+            self.say(f"{run_id} does not go on: it is {row['state']}")
+            return
+        question = Confirm(
+            f"Cancel run {run_id}?",
+            detail="Rollouts that are under way get no reward; what was graded stays.",
+            word=self.desk.target_name if self.desk.is_remote else "",
+        )
+        self.app.push_screen(question, lambda yes: self._start("cancel", ["cancel", run_id]) if yes else None)
+
+    def action_export(self) -> None:
+        row = self.query_one(Grid).current
+        if row is not None:
+            run_id = row["run_id"]
+            self.app.push_screen(
+                Choose(f"Export {run_id} as", EXPORTS),
+                lambda kind: self._start("export", ["export", run_id, "--format", kind]) if kind else None,
+            )
+
+    def _start(self, title: str, words: Sequence[str]) -> None:
+        self.desk.start(title, words)
+
+    async def action_log(self) -> None:
+        from openforge_tui.screens.run_log import RunLogScreen
+
+        if (row := self.query_one(Grid).current) is not None:
+            await self.app.push_screen(RunLogScreen(row["run_id"]))
 
     async def on_grid_opened(self, event: Grid.Opened) -> None:
         await self.action_open()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from openforge.store.transcript import Transcript, Turn
-from openforge_tui.transcript import CUT, render, visible
+from openforge_tui.transcript import CUT, Look, render, visible
 
 _CALL = (
     *("state", "dialect", "stream", "prompt_len", "prompt_tokens", "added", "sampled", "completion_tokens"),
@@ -24,10 +24,10 @@ def transcript(text: str, tokens: list[dict[str, Any]] | None = None) -> Transcr
     return Transcript(rollout, [Turn(1, call, [message], tokens or [])], [], [], [], [])
 
 
-def drawn(found: Transcript, *, color: bool = False, **options: bool) -> str:
+def drawn(found: Transcript, *, color: bool = False, full: bool = False, tokens: bool = False) -> str:
     console = Console(width=200, force_terminal=color, color_system="truecolor" if color else None, no_color=not color)
     with console.capture() as capture:
-        console.print(render(found, color=color, **options))
+        console.print(render(found, Look(color=color, full=full), tokens=tokens))
     return capture.get()
 
 

@@ -20,7 +20,7 @@ from openforge_tui.widgets.grid import Column, Grid
 from openforge_tui.widgets.pane import Pane
 
 COLUMNS = (
-    Column("turn", "", right=True),
+    Column("turn", " ", right=True),
     Column("same", " ", style=lambda same: "dim" if same == "=" else "bold yellow"),
     Column("left"),
     Column("right"),
@@ -33,7 +33,7 @@ class CompareScreen(View):
     FILTERS = False
     BINDINGS: ClassVar = bindings("compare")
     DEFAULT_CSS = """
-    CompareScreen Grid { height: 30%; border-bottom: solid $panel; }
+    CompareScreen Grid { height: 30%; scrollbar-size-horizontal: 0; border-bottom: solid $panel; }
     CompareScreen .side { width: 1fr; }
     CompareScreen #a { border-right: solid $panel; }
     CompareScreen Static { height: auto; padding: 0 1; background: $surface; }

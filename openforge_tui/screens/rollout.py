@@ -23,7 +23,7 @@ from openforge_tui.widgets.pane import Pane
 
 TABS = ("messages", "tokens", "raw", "outcome", "log")
 COLUMNS = (
-    Column("turn", "", right=True),
+    Column("turn", " ", right=True),
     Column("seconds", "s", text=lambda value: f"{value:.1f}", right=True),
     Column("sampled", "tok", right=True),
     Column("what"),
@@ -37,7 +37,7 @@ class RolloutScreen(View):
     MODE = "runs"
     BINDINGS: ClassVar = bindings("rollout")
     DEFAULT_CSS = """
-    RolloutScreen Grid { width: 44; border-right: solid $panel; }
+    RolloutScreen Grid { width: 44; scrollbar-size-horizontal: 0; border-right: solid $panel; }
     RolloutScreen #right { width: 1fr; }
     RolloutScreen.-narrow Grid { width: 30; }
     Desk.-compact RolloutScreen Tabs { display: none; }
@@ -133,7 +133,7 @@ class RolloutScreen(View):
         self._show_turn()
 
     def _show_turn(self) -> None:
-        self.run_worker(self._draw_turn(), group="turn", exclusive=True)
+        self.run_worker(self._draw_turn, group="turn", exclusive=True)
 
     async def _draw_turn(self) -> None:
         found, turn, tab, pane = self.found, self.turn, self.tab, self.query_one(Pane)
@@ -226,7 +226,7 @@ class RolloutScreen(View):
             return
         wait_s = min(_wait(turns[at - 1], turns[at]), _LONGEST_STEP_S) / self._speed
         self._timer = self.set_timer(wait_s, self._step)
-        self.run_worker(self._show_played(), group="played", exclusive=True)
+        self.run_worker(self._show_played, group="played", exclusive=True)
 
     def _step(self) -> None:
         if self._shown_turns is not None:
@@ -243,7 +243,7 @@ class RolloutScreen(View):
         if self._timer is not None:
             self._timer.stop()
         self._timer = self._shown_turns = None
-        self.run_worker(self._show_played(), group="played", exclusive=True)
+        self.run_worker(self._show_played, group="played", exclusive=True)
 
     def action_faster(self) -> None:
         self._set_speed(self._speed * 2)

@@ -41,7 +41,7 @@ class View(Screen[None]):
     BINDINGS = bindings("view")
     DEFAULT_CSS = """
     View #body { height: 1fr; }
-    View #filter { dock: bottom; height: 1; border: none; padding: 0 1; display: none; background: $boost; }
+    View #filter { height: 1; border: none; padding: 0 1; display: none; background: $boost; }
     View #filter.-open { display: block; }
     """
     filter_text: reactive[str] = reactive("", init=False)
@@ -79,7 +79,7 @@ class View(Screen[None]):
         raise NotImplementedError
 
     def on_mount(self) -> None:
-        self.run_worker(self._follow(), group="follow")
+        self.run_worker(self._follow, group="follow")
 
     def on_screen_resume(self) -> None:
         self.look_again()

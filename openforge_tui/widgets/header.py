@@ -15,6 +15,7 @@ FRESH_S = 2.0  # what is older says so in another colour
 class Header(Widget):
     DEFAULT_CSS = """
     Header { dock: top; height: 2; background: $panel; color: $foreground; }
+    Header.-trouble { height: auto; max-height: 6; }
     Header.-remote { background: $error-darken-2; color: $text; }
     """
     mode: reactive[str] = reactive("")
@@ -45,10 +46,14 @@ class Header(Widget):
             tabs.append(f" {mode.key} {mode.noun} ", "reverse bold" if here else "")
         right = Text(f"{self._place} ", "bold").append(age, style).append(" ")
         top = _across(tabs, right, width)
-        left = Text(f" {visible(self.crumbs)}", "bold")
+        way = _across(Text(f" {visible(self.crumbs)}", "bold"), Text(f"{visible(self.note)} ", "dim"), width)
+        lines = [top, way]
         if self.trouble:
-            left.append(f"  ⚠ {visible(self.trouble)}", "bold yellow")
-        return Text("\n").join([top, _across(left, Text(f"{visible(self.note)} ", "dim"), width)])
+            lines.append(Text(f" ⚠ {visible(self.trouble)}", "bold yellow", overflow="fold"))
+        return Text("\n").join(lines)
+
+    def watch_trouble(self, trouble: str) -> None:
+        self.set_class(bool(trouble), "-trouble")
 
     def _age(self) -> tuple[str, str]:
         if self.loaded_at is None:

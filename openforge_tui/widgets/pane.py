@@ -5,6 +5,7 @@ Given a Rich renderable whose texts are already safe (transcript.visible); does 
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from rich.console import Console, RenderableType
 from rich.segment import Segment
@@ -55,7 +56,7 @@ class Pane(ScrollView, can_focus=True):
         return max(self.scrollable_content_region.width, 10)
 
     def _lay_out(self, *, keep_place: bool) -> None:
-        self.run_worker(self._make(keep_place), group="layout", exclusive=True)
+        self.run_worker(partial(self._make, keep_place), group="layout", exclusive=True)
 
     async def _make(self, keep_place: bool) -> None:
         draw, width = self._draw, self._content_width()

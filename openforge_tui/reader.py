@@ -11,14 +11,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openforge.errors import InfraError, UsageError
 from openforge.journal.reader import Tail
-from openforge.store.fold import KINDS, RunFold
-from openforge.store.lists import list_rollouts, list_runs
+from openforge.store.fold import KINDS, Row, RunFold
 from openforge.store.snapshot import known_runs, live_writers
-from openforge.store.transcript import Row, Transcript, read_transcript
+
+if TYPE_CHECKING:  # DuckDB is loaded in a thread, when the first screen has been drawn
+    from openforge.store.transcript import Transcript
 
 _KEPT = 8  # lists of ended runs
 
@@ -31,16 +32,26 @@ class Followed:
         self.live: set[str] = set()
         self._run_dir, self._tail = run_dir, Tail(run_dir, KINDS)
         self._lock = Lock()
+        self._rollout_rows: list[Row] | None = None
 
     def look(self) -> "Followed":
         """Take in what was written since the last look."""
         with self._lock:
-            self.live = live_writers(self._run_dir)
+            if self.live != (live := live_writers(self._run_dir)):
+                self.live, self._rollout_rows = live, None
             while True:
                 for record in self._tail.poll():
+                    self._rollout_rows = None
                     self.fold.add(record)
                 if not self._tail.more:
                     return self
+
+    def rollout_rows(self) -> list[Row]:
+        """The same list for as long as nothing has changed."""
+        with self._lock:
+            if self._rollout_rows is None:
+                self._rollout_rows = self.fold.rollout_rows(self.live)
+            return self._rollout_rows
 
 
 class Reader:
@@ -74,16 +85,23 @@ class Reader:
         return await self.work(self._runs)
 
     async def rollouts(self, run_id: str) -> list[Row]:
-        """One row a rollout (`openforge.store.lists.list_rollouts`). UsageError when the run is not there."""
+        """One row a rollout (`openforge.store.lists.list_rollouts`); the same list for as long as nothing has changed.
+        UsageError when the run is not there."""
         return await self.work(self._rollouts, run_id)
 
     async def followed(self) -> list[Followed]:
         """The runs under way."""
         return await self.work(lambda: [found for run in known_runs(self.store_root) if (found := self._follow(run))])
 
-    async def transcript(self, rollout_id: str, attempt: int | None = None) -> Transcript:
+    async def transcript(self, rollout_id: str, attempt: int | None = None) -> "Transcript":
         """A rollout with all its turns, without their tokens. Raises UsageError."""
-        return await self.work(read_transcript, self.store_root, rollout_id, attempt=attempt)
+
+        def read() -> "Transcript":
+            from openforge.store.transcript import read_transcript
+
+            return read_transcript(self.store_root, rollout_id, attempt=attempt)
+
+        return await self.work(read)
 
     def _follow(self, run_id: str) -> Followed | None:
         """The run, when it is under way."""
@@ -94,6 +112,8 @@ class Reader:
         return self._followed.setdefault(run_id, Followed(run_dir)).look()
 
     def _runs(self) -> list[Row]:
+        from openforge.store.lists import list_runs
+
         found = known_runs(self.store_root)
         rows: dict[str, Row | None] = {}
         stale: dict[str, object] = {}
@@ -111,11 +131,13 @@ class Reader:
         return [row for run_id in reversed(found) if (row := rows[run_id])]
 
     def _rollouts(self, run_id: str) -> list[Row]:
+        from openforge.store.lists import list_rollouts
+
         run_dir = self.store_root / "runs" / run_id
         if not run_dir.is_dir():
             raise UsageError(f"run {run_id} is not in {self.store_root}", hint="was it deleted? openforge runs")
         if (followed := self._follow(run_id)) is not None:
-            return followed.fold.rollout_rows(followed.live)
+            return followed.rollout_rows()
         stamp = run_stamp(run_dir)
         kept = self._rollout_rows.get(run_id)
         if kept is None or kept[0] != stamp:

@@ -4,19 +4,22 @@ Pure: a transcript in, Rich renderables out, the same for the command and the ap
 wrote is plain text: never markup, and control characters are shown as signs instead of reaching the terminal.
 """
 
+from __future__ import annotations
+
 import json
 import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
-from openforge.store.transcript import Row, Transcript, Turn
+if TYPE_CHECKING:  # `visible` is wanted everywhere, the store is not
+    from openforge.store.transcript import Row, Transcript, Turn
 
 CUT = 2000  # characters of a message shown unless all are asked for
 WIRE_CUT = 20_000  # of a request or response as it went over the wire

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from rich.console import RenderableType
 from rich.text import Text
+from textual import work
 from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 from textual.widget import Widget
@@ -132,10 +133,8 @@ class RolloutScreen(View):
     def on_tabs_tab_activated(self, event: Tabs.TabActivated) -> None:
         self._show_turn()
 
-    def _show_turn(self) -> None:
-        self.run_worker(self._draw_turn, group="turn", exclusive=True)
-
-    async def _draw_turn(self) -> None:
+    @work(group="turn", exclusive=True)
+    async def _show_turn(self) -> None:
         found, turn, tab, pane = self.found, self.turn, self.tab, self.query_one(Pane)
         if found is None:
             return
@@ -226,13 +225,14 @@ class RolloutScreen(View):
             return
         wait_s = min(_wait(turns[at - 1], turns[at]), _LONGEST_STEP_S) / self._speed
         self._timer = self.set_timer(wait_s, self._step)
-        self.run_worker(self._show_played, group="played", exclusive=True)
+        self._show_played()
 
     def _step(self) -> None:
         if self._shown_turns is not None:
             self._shown_turns += 1
             self._next_step()
 
+    @work(group="played", exclusive=True)
     async def _show_played(self) -> None:
         await self._list_turns()
         grid = self.query_one(Grid)
@@ -243,7 +243,7 @@ class RolloutScreen(View):
         if self._timer is not None:
             self._timer.stop()
         self._timer = self._shown_turns = None
-        self.run_worker(self._show_played, group="played", exclusive=True)
+        self._show_played()
 
     def action_faster(self) -> None:
         self._set_speed(self._speed * 2)

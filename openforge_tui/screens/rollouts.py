@@ -73,8 +73,10 @@ class RolloutsScreen(View):
 
     async def load(self) -> None:
         rows = await self.desk.reader.rollouts(self.run_id)
-        chosen = [row for row in rows if self.matches(row) and not (self._faults_only and is_good(row))]
         grid = self.grid
+        if self.unchanged(rows, self._group, self._faults_only, frozenset(self._marked), grid.order):
+            return
+        chosen = [row for row in rows if self.matches(row) and not (self._faults_only and is_good(row))]
         shown = by_group(chosen, self._group) if self._group else [self._shown(row) for row in chosen]
         grid.show(await self.desk.reader.work(grid.prepare, shown))
         going_on = sum(row["state"] in UNDER_WAY for row in rows)

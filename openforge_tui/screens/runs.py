@@ -45,6 +45,8 @@ class RunsScreen(View):
     async def load(self) -> None:
         rows = await self.desk.reader.runs()
         grid = self.query_one(Grid)
+        if self.unchanged(tuple(map(id, rows)), grid.order):
+            return
         chosen = [row for row in rows if self.matches(row)]
         grid.show(await self.desk.reader.work(grid.prepare, chosen))
         self.header.crumbs = "runs"

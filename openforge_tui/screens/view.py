@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from textual import work
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.reactive import reactive
@@ -38,6 +39,7 @@ class View(Screen[None]):
     MODE: ClassVar[str] = ""
     PERIOD_S: ClassVar[float] = 1.0
     FILTERS: ClassVar[bool] = True
+    AUTO_FOCUS = "#body *"
     BINDINGS = bindings("view")
     DEFAULT_CSS = """
     View #body { height: 1fr; }
@@ -52,6 +54,7 @@ class View(Screen[None]):
         self.loads = 0  # how often `load` has come to its end
         self._again = asyncio.Event()
         self._test: Test = parse_filter("")
+        self._seen: tuple[Any, ...] = ()
 
     @property
     def desk(self) -> "Desk":
@@ -79,7 +82,7 @@ class View(Screen[None]):
         raise NotImplementedError
 
     def on_mount(self) -> None:
-        self.run_worker(self._follow, group="follow")
+        self._follow()
 
     def on_screen_resume(self) -> None:
         self.look_again()
@@ -88,6 +91,7 @@ class View(Screen[None]):
         """Load now, not at the next turn of the loop."""
         self._again.set()
 
+    @work(group="follow")
     async def _follow(self) -> None:
         while True:
             if self.is_current:
@@ -116,6 +120,12 @@ class View(Screen[None]):
             self.header.trouble = ""
             self.header.loaded_at = time.monotonic()
         self.loads += 1
+
+    def unchanged(self, *what: Any) -> bool:
+        """Whether `what` is what it was when this was asked last; lists and dicts are the same when they are one
+        object. A `load` that would show the same again may stop here."""
+        before, self._seen = self._seen, (*what, self.filter_text)
+        return len(before) == len(self._seen) and all(map(_same, before, self._seen))
 
     # Filter
 
@@ -206,3 +216,7 @@ class View(Screen[None]):
     def say(self, text: str, *, error: bool = False) -> None:
         """A short message that goes away."""
         self.notify(visible(text), severity="error" if error else "information", markup=False)
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other if isinstance(one, list | dict) else bool(one == other)

@@ -127,6 +127,11 @@ class Grid(DataTable, inherit_bindings=False):
             self._tell_moved()
 
     @property
+    def order(self) -> tuple[str | None, bool]:
+        """By which column, and whether the largest comes first."""
+        return (self.ordered_by, self.descending)
+
+    @property
     def current(self) -> Row | None:
         """The row under the cursor."""
         rows = self.shown.rows

@@ -5,11 +5,11 @@ Given a Rich renderable whose texts are already safe (transcript.visible); does 
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 
 from rich.console import Console, RenderableType
 from rich.segment import Segment
 from rich.style import Style
+from textual import work
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -55,10 +55,8 @@ class Pane(ScrollView, can_focus=True):
     def _content_width(self) -> int:
         return max(self.scrollable_content_region.width, 10)
 
-    def _lay_out(self, *, keep_place: bool) -> None:
-        self.run_worker(partial(self._make, keep_place), group="layout", exclusive=True)
-
-    async def _make(self, keep_place: bool) -> None:
+    @work(group="layout", exclusive=True)
+    async def _lay_out(self, *, keep_place: bool) -> None:
         draw, width = self._draw, self._content_width()
         if draw is None:
             return

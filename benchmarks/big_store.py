@@ -1,4 +1,4 @@
-"""A made-up store of a million calls: one run is written and compacted for real, the others are copies under new ids."""
+"""A made-up store of a million calls: one run is written and compacted for real, the others are its copies."""
 
 import shutil
 import sys

@@ -54,7 +54,7 @@ class View(Screen[None]):
         self.loads = 0  # how often `load` has come to its end
         self._again = asyncio.Event()
         self._test: Test = parse_filter("")
-        self._seen: tuple[Any, ...] = ()
+        self._last_shown: tuple[Any, ...] = ()
 
     @property
     def desk(self) -> "Desk":
@@ -109,6 +109,7 @@ class View(Screen[None]):
             async with asyncio.timeout(_LOAD_LIMIT_S):
                 await self.load()
         except OpenForgeError as error:
+            self._last_shown = ()
             self.header.trouble = error.summary + (f" · next: {error.hint}" if error.hint else "")
         except TimeoutError:
             self.header.trouble = f"no answer within {_LOAD_LIMIT_S:.0f} s; trying again"
@@ -124,8 +125,8 @@ class View(Screen[None]):
     def unchanged(self, *what: Any) -> bool:
         """Whether `what` is what it was when this was asked last; lists and dicts are the same when they are one
         object. A `load` that would show the same again may stop here."""
-        before, self._seen = self._seen, (*what, self.filter_text)
-        return len(before) == len(self._seen) and all(map(_same, before, self._seen))
+        before, self._last_shown = self._last_shown, (*what, self.filter_text)
+        return len(before) == len(self._last_shown) and all(map(_same, before, self._last_shown))
 
     # Filter
 

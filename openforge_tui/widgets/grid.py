@@ -191,7 +191,7 @@ class Grid(DataTable, inherit_bindings=False):
         segments = []
         for at, (column, shown) in enumerate(zip(self.columns, self.ordered_columns, strict=True)):
             if number == _HEADER:
-                text, color = shown.label.plain, Style.null()
+                text, color = column.title or column.name, Style.null()
             else:
                 text = self.shown.table.column(at)[number].as_py() or ""
                 told = column.style(self.shown.rows[number].get(column.name)) if column.style else ""

@@ -1,0 +1,41 @@
+"""Ending what goes on, by asking a real orchestrator; and what is said when there is none."""
+
+import asyncio
+import json
+
+import pytest
+
+from openforge.errors import InfraError, UsageError
+from openforge_tui.cancel import cancel
+from tests.cluster.conftest import desk, isolated, model  # noqa: F401
+
+SLEEP = "sleep 60\n"
+
+
+@pytest.mark.contract
+@pytest.mark.usefixtures("isolated")
+async def test_a_rollout_is_ended_then_the_rest_of_the_run(desk) -> None:  # noqa: F811
+    specs = [desk.spec(desk.task(), desk.harness(SLEEP), sample=number) for number in range(3)]
+    async with desk.orchestrator() as orchestrator:
+        rollouts = [await orchestrator.submit(spec) for spec in specs]
+        async with asyncio.timeout(30):
+            while not any(rollout.state == "running" for rollout in rollouts):
+                await asyncio.sleep(0.05)
+        (ended,) = await cancel(desk.store, [rollouts[0].id])
+        assert (ended["rollout_id"], ended["state"]) == (rollouts[0].id, "cancelled")
+        assert {one["rollout_id"] for one in await cancel(desk.store, ["latest"])} >= {rollouts[1].id, rollouts[2].id}
+        assert {str(rollout.state) for rollout in rollouts} == {"cancelled"}
+
+
+async def test_a_run_that_is_not_under_way_says_so(store_root) -> None:
+    (store_root / "runs" / "r0000000aaa").mkdir()
+    with pytest.raises(UsageError, match="r0000000aaa is not under way"):
+        await cancel(store_root, ["latest"])
+
+
+async def test_an_orchestrator_that_is_gone_says_so(store_root) -> None:
+    folder = store_root / "runs" / "r0000000aaa"
+    folder.mkdir()
+    (folder / "orchestrator.json").write_text(json.dumps({"url": "http://127.0.0.1:9", "token": "x", "pid": 4}))
+    with pytest.raises(InfraError, match=r"pid 4\) does not answer"):
+        await cancel(store_root, ["r0000000aaa"])

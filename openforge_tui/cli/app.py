@@ -16,7 +16,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from openforge import __version__
 from openforge.errors import UsageError
-from openforge_tui.cli import output, settings
+from openforge_tui.cli import output as output_
+from openforge_tui.cli import settings
 
 
 class Verb(NamedTuple):
@@ -44,6 +45,7 @@ VERBS: dict[str, Verb] = {
     "train": Verb("train", _RUN, "Train the policy inside the real harnesses, with veRL."),
     "sft": Verb("sft", _RUN, "Teach a model the successes of runs."),
     "status": Verb("status", _RUN, "What is running now."),
+    "wait": Verb("wait", _RUN, "Wait until a run or a rollout has come to a state."),
     "verify": Verb("verify", _RUN, "Prove that what was recorded is what was sampled."),
     "runs": Verb("runs", _LOOK, "List runs."),
     "rollouts": Verb("rollouts", _LOOK, "List the rollouts of a run."),
@@ -54,6 +56,7 @@ VERBS: dict[str, Verb] = {
     "harness": Verb("harness", _PARTS, "List and install harnesses."),
     "tasks": Verb("tasks", _PARTS, "List tasks and prove them valid."),
     "policy": Verb("policy", _PARTS, "List, make and serve policies."),
+    "support-bundle": Verb("support", _PARTS, "Write what a bug report needs to one file, secrets hidden."),
     "config": Verb("config", _PARTS, "Show, check and describe the configuration."),
 }
 
@@ -149,12 +152,17 @@ def _root(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a config value; repeatable.")
     ] = None,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    spec: Annotated[bool, typer.Option("--spec", help="Print every command and option as JSON.")] = False,
     readonly: Annotated[bool, typer.Option("--readonly", help="With no verb: an app that only looks.")] = False,
 ) -> int | None:
     """Put real agent harnesses inside the RL training loop, and keep every token."""
     _take(output, project, store, target, overrides)
     if version:
         typer.echo(__version__)
+    elif spec:
+        from openforge_tui.cli.spec import describe
+
+        output_.emit_object(describe(VERBS, lambda name: load_verb(name, [])), "json")
     elif ctx.invoked_subcommand is None:
         if sys.stdin.isatty() and sys.stdout.isatty():
             from openforge_tui.cli.desk import desk
@@ -167,4 +175,4 @@ def _root(
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns the exit code (0, 1, 2, 3, 4, 5 or 130)."""
     settings.reset()
-    return output.run_command(lambda: app(sys.argv[1:] if argv is None else argv, prog_name="openforge"))
+    return output_.run_command(lambda: app(sys.argv[1:] if argv is None else argv, prog_name="openforge"))

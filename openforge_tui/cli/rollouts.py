@@ -1,10 +1,11 @@
 """`openforge rollouts`: what became of each rollout of a run. The store knows the rest."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from openforge_tui.cli import output, settings
+from openforge_tui.cli.watch import Watch, watched
 
 _HEADERS = {"error_class": "error", "prompt_tokens": "tokens in", "completion_tokens": "sampled"}
 _THERE = """
@@ -28,6 +29,7 @@ def rollouts(
     filter_: Annotated[
         str | None, typer.Option("--filter", help="TEXT, !TEXT, -f LETTERS, or -l COLUMN=VALUE,COLUMN<VALUE.")
     ] = None,
+    watch: Watch = False,
 ) -> None:
     """List the rollouts of a run."""
     from openforge.filter import parse_filter
@@ -39,14 +41,18 @@ def rollouts(
     wanted = {"task": task, "harness": harness, "state": state}
     chosen = {name: value for name, value in wanted.items() if value is not None}
     matches = parse_filter(filter_ or "")
-    rows = [row for row in list_rollouts(store_root, run_id, chosen, failed=failed) if matches(row)]
-    output.emit(rows, ROLLOUT_COLUMNS, headers=_HEADERS)
-    if rows:
-        output.say(f"next: openforge show {rows[0]['rollout_id']}")
-    elif chosen or failed or filter_:
-        there = [
-            f"{name} are {', '.join(all_)}"
-            for row in query(store_root, _THERE, runs=[run_id])
-            for name, all_ in row.items()
-        ]
-        output.say("; ".join(["nothing matches", *there]))
+
+    def ask() -> list[dict[str, Any]]:
+        return [row for row in list_rollouts(store_root, run_id, chosen, failed=failed) if matches(row)]
+
+    def show(rows: list[dict[str, Any]]) -> None:
+        output.emit(rows, ROLLOUT_COLUMNS, headers=_HEADERS)
+        if rows:
+            output.say(f"next: openforge show {rows[0]['rollout_id']}")
+        elif chosen or failed or filter_:
+            (there,) = query(store_root, _THERE, runs=[run_id]) or ({},)
+            output.say(
+                "; ".join(["nothing matches", *(f"{name} are {', '.join(all_)}" for name, all_ in there.items())])
+            )
+
+    watched(ask, show, watch)

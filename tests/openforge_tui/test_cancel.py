@@ -1,6 +1,5 @@
 """Ending what goes on, by asking a real orchestrator; and what is said when there is none."""
 
-import asyncio
 import json
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from openforge.errors import InfraError, UsageError
 from openforge_tui.cancel import cancel
 from tests.cluster.conftest import desk, isolated, model  # noqa: F401
+from tests.cluster.desk import until
 
 SLEEP = "sleep 60\n"
 
@@ -18,9 +18,7 @@ async def test_a_rollout_is_ended_then_the_rest_of_the_run(desk) -> None:  # noq
     specs = [desk.spec(desk.task(), desk.harness(SLEEP), sample=number) for number in range(3)]
     async with desk.orchestrator() as orchestrator:
         rollouts = [await orchestrator.submit(spec) for spec in specs]
-        async with asyncio.timeout(30):
-            while not any(rollout.state == "running" for rollout in rollouts):
-                await asyncio.sleep(0.05)
+        await until(lambda: any(rollout.state == "running" for rollout in rollouts))
         (ended,) = await cancel(desk.store, [rollouts[0].id])
         assert (ended["rollout_id"], ended["state"]) == (rollouts[0].id, "cancelled")
         assert {one["rollout_id"] for one in await cancel(desk.store, ["latest"])} >= {rollouts[1].id, rollouts[2].id}

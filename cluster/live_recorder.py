@@ -84,10 +84,11 @@ class LiveRecorder:
             self._told = True
 
     async def calls(self) -> list[dict[str, Any]]:
-        """The model calls in flight."""
+        """The model calls in flight, each with the `recorder_id` that answers it."""
         if self.recorder is not None:
             with suppress(RecorderError):  # between two recorders there are no calls
-                return list((await self.recorder.status()).get("calls", []))
+                told = await self.recorder.status()
+                return [{**call, "recorder_id": told.get("recorder_id")} for call in told.get("calls", [])]
         return []
 
     async def stop(self) -> None:

@@ -7,7 +7,7 @@ shard's later ones.
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain, cycle
+from itertools import cycle
 from typing import Any
 
 from cluster.live_recorder import LiveRecorder
@@ -44,8 +44,9 @@ class Shards:
         await asyncio.gather(*(live.forget_policy() for live in self.live))
 
     async def calls(self) -> list[dict[str, Any]]:
-        """The model calls in flight."""
-        return list(chain.from_iterable(await asyncio.gather(*(live.calls() for live in self.live))))
+        """The model calls in flight, each with its `shard` and `recorder_id`."""
+        told = await asyncio.gather(*(live.calls() for live in self.live))
+        return [{**call, "shard": shard} for shard, calls in enumerate(told) for call in calls]
 
     @property
     def starts(self) -> int:

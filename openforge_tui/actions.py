@@ -124,10 +124,17 @@ ACTIONS: tuple[Action, ...] = (
     Action("train.open", "enter", "rollouts", "The rollouts that this step learned from.", footer=True),
     Action("train.start", "r", "train", "Start training.", footer=True, changes=True),
     Action(
-        "train.stop", "ctrl+d", "stop", "Stop at the end of this step, with a checkpoint.", footer=True, changes=True
+        "train.stop",
+        "ctrl+d",
+        "stop",
+        "Stop at the end of this step, with a checkpoint. A training cannot be paused: stop it, and resume it later.",
+        footer=True,
+        changes=True,
     ),
     Action("train.resume", "R", "resume", "Go on from the last checkpoint.", changes=True),
     Action("train.curve", "v", "next curve", "Reward, success, tokens, staleness, breaks, errors.", footer=True),
+    Action("train.last_curve", "V", "last curve", "The curve before this one."),
+    Action("train.choose", "t", "other run", "Another training run of this store.", footer=True),
     # 6
     Action("promote.diff", "enter", "differences", "What this target changes.", footer=True),
 )

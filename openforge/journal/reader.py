@@ -57,13 +57,17 @@ def read_records(
 
 
 class Tail:
-    """New records since the last `poll`, by file offset: nothing is read twice but a line that had no end yet."""
+    """New records since the last `poll`, by file offset: nothing is read twice but a line that had no end yet.
 
-    def __init__(self, run_dir: Path, kinds: Collection[str] | None = None) -> None:
+    `role`: only what writers of this role wrote (`orchestrator`, `recorder`); the files of others are not opened.
+    """
+
+    def __init__(self, run_dir: Path, kinds: Collection[str] | None = None, *, role: str = "") -> None:
         self.more = False  # the last `poll` left something unread
         self.stats = ReadStats()  # `torn` stays 0: a line without an end may still get one
         self._run_dir = run_dir
         self._tags = _tags(kinds)
+        self._role = f"{role}-" if role else ""
         self._at: dict[str, tuple[int, int]] = {}  # recorder_id -> (first_seq of its segment, offset in it)
 
     def poll(self, max_bytes: int = 64 << 20) -> list[dict[str, Any]]:
@@ -75,6 +79,8 @@ class Tail:
         found: list[tuple[Place, dict[str, Any]]] = []
         self.more = False
         for recorder_id in recorders(self._run_dir):
+            if not recorder_id.startswith(self._role):
+                continue
             for segment in segments(self._run_dir, recorder_id):
                 first_seq, offset = self._at.get(recorder_id, (-1, 0))
                 if segment.first_seq < first_seq:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from openforge.errors import UsageError
+from openforge.store.training import STEP_COLUMNS as COLUMNS
+from openforge.store.training import step_row
 from openforge_tui.cli import output, settings
 
 if TYPE_CHECKING:
     from openforge_tui.train import Training
-
-COLUMNS = ("step", "reward", "success", "rollouts", "staleness", "samples", "seconds")
 
 
 def register(app: typer.Typer) -> None:
@@ -178,21 +178,6 @@ class _Shown:
                 row = step_row(event["step"], event["metrics"])
                 self._rows.append(row)
                 self._progress.step(step_line(row))
-
-
-def step_row(step: int, metrics: Mapping[str, float]) -> dict[str, Any]:
-    """A step as a row of the table."""
-    prefix = "train.success."
-    by_harness = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
-    return {
-        "step": step,
-        "reward": round(metrics.get("train.reward", 0.0), 3),
-        "success": ", ".join(f"{name} {value:.2f}" for name, value in by_harness.items()),
-        "rollouts": int(metrics.get("train.rollouts", 0)),
-        "staleness": int(metrics.get("train.staleness_max", 0)),
-        "samples": round(metrics.get("train.samples_per_rollout", 0.0), 2),
-        "seconds": round(metrics.get("train.step_s", 0.0), 1),
-    }
 
 
 def step_line(row: Mapping[str, Any]) -> str:

@@ -63,6 +63,14 @@ def test_only_the_wanted_kinds_come_whatever_stands_in_texts(make_writer: Any, m
     assert seqs(read_records(run_dir, [])) == []
 
 
+def test_a_tail_of_one_role_opens_no_other_file(make_writer: Any, metric: Metric, run_dir: Path) -> None:
+    metric(make_writer("orchestrator-a"), 0)
+    metric(make_writer("recorder-a"), 0)
+    (journal_dir(run_dir) / "recorder-b" / segment_name(0)).mkdir(parents=True)  # no file: opening it fails
+    found = Tail(run_dir, role="orchestrator").poll()
+    assert [record["recorder_id"] for record in found] == ["orchestrator-a"]
+
+
 def test_a_torn_last_line_is_skipped_and_counted(run_dir: Path) -> None:
     put(run_dir, line(0) + line(1)[:-5])
     stats = ReadStats()

@@ -8,7 +8,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,13 +18,16 @@ import aiohttp
 from cluster.http import FILE_NAME
 from openforge.errors import UsageError
 from openforge.ids import split_rollout_id
+from openforge.store.fold import Answered
 from openforge_tui.orchestrators import is_alive
+from openforge_tui.reader import Followed
 
 type Row = dict[str, Any]
 
 GROUPS = ("", "shard", "harness")
 _ANSWER_S = 5.0  # then it has failed, and is asked again
 _PATIENCE_S = 0.8  # that one look waits for those that have not answered
+RATE_S = 10.0  # over which tokens a second are counted
 _LATE_S = 2.0  # without an answer for longer, it is said
 _UNDER_WAY = ("starting", "running", "grading")
 
@@ -61,8 +64,8 @@ class Standing:
         rollouts = (self.told or {}).get("rollouts", {})
         return sum(int(rollouts.get(state, 0)) for state in states)
 
-    def summary(self) -> str:
-        """One line: its rollouts, and its calls by shard."""
+    def summary(self, answered: Sequence[Answered] = ()) -> str:
+        """One line: its rollouts, its calls by shard, and how fast tokens are `answered`."""
         counts = {
             "queued": self.count("queued"),
             "running": self.count(*_UNDER_WAY),
@@ -71,7 +74,8 @@ class Standing:
         rollouts = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
         shards = Counter(call.get("shard") or 0 for call in (self.told or {}).get("calls", []))
         calls = ", ".join(f"{count} on shard {shard}" for shard, count in sorted(shards.items()))
-        return f"{self.run_id}  rollouts: {rollouts or 'none'} · calls: {calls or 'none'}"
+        rate = f" · {tokens_s(answered):.0f} tokens/s" if answered else ""
+        return f"{self.run_id}  rollouts: {rollouts or 'none'} · calls: {calls or 'none'}{rate}"
 
 
 class _Answer(NamedTuple):
@@ -169,6 +173,7 @@ def _row(run_id: str, call: Mapping[str, Any]) -> Row:
     return {
         "key": f"{run_id}/{call.get('call_id')}",
         "run": run_id,
+        "recorder_id": call.get("recorder_id"),
         "shard": call.get("shard") or 0,
         "age_s": float(call.get("age_s", 0.0)),
         "stage": call.get("stage"),
@@ -182,11 +187,27 @@ def _row(run_id: str, call: Mapping[str, Any]) -> Row:
     }
 
 
-def by_group(rows: Sequence[Row], name: str) -> list[Row]:
-    """One row a shard (of a run) or harness: its calls, how old they are, and in which stages."""
+def just_answered(followed: Sequence[Followed], now: float) -> dict[str, list[Answered]]:
+    """By run, the calls that ended in the last RATE_S seconds."""
+    return {one.fold.run_id: [call for call in list(one.fold.recent) if call.ts > now - RATE_S] for one in followed}
+
+
+def tokens_s(answered: Iterable[Answered]) -> float:
+    """Tokens sampled a second, by calls as they ended."""
+    return sum(call.tokens for call in answered) / RATE_S
+
+
+def by_group(rows: Sequence[Row], name: str, answered: Mapping[str, Sequence[Answered]]) -> list[Row]:
+    """One row a shard (of a run) or harness: its calls, how old they are, in which stages, how fast it answers."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
+    shards = {row["recorder_id"]: row["shard"] for row in rows}
+    done: dict[tuple[Any, ...], list[Answered]] = {}
     for row in rows:
         groups.setdefault((row["run"], row["shard"]) if name == "shard" else (row[name],), []).append(row)
+    for run_id, calls in answered.items():
+        for call in calls:
+            whose = (run_id, shards.get(call.recorder_id)) if name == "shard" else (call.rollout_id.split(".")[2],)
+            done.setdefault(whose, []).append(call)
     made = []
     for key, some in sorted(groups.items()):
         stages = Counter(str(row["stage"]) for row in some)
@@ -199,6 +220,7 @@ def by_group(rows: Sequence[Row], name: str) -> list[Row]:
                 "rollouts": len({row["rollout_id"] for row in some}),
                 "oldest": max(row["age_s"] for row in some),
                 "mean": sum(row["age_s"] for row in some) / len(some),
+                "tokens_s": tokens_s(done.get(key, ())),
                 "stages": ", ".join(f"{stage} {count}" for stage, count in sorted(stages.items())),
             }
         )

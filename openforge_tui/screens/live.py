@@ -1,13 +1,15 @@
 """Mode 3: the model calls in flight now, over every run that goes on."""
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from rich.text import Text
 from textual.widget import Widget
 from textual.widgets import Static
 
-from openforge_tui.in_flight import GROUPS, InFlight, Standing, by_group, call_rows
+from openforge.store.fold import Answered
+from openforge_tui.in_flight import GROUPS, InFlight, Standing, by_group, call_rows, just_answered
 from openforge_tui.screens.view import View
 from openforge_tui.transcript import visible
 from openforge_tui.widgets.binding import bindings
@@ -47,6 +49,7 @@ GROUPED = (
     Column("rollouts", right=True),
     Column("oldest", text=lambda value: f"{value:.1f} s", style=_age_style, right=True),
     Column("mean", "mean age", text=lambda value: f"{value:.1f} s", right=True),
+    Column("tokens_s", "tokens/s", text=lambda value: f"{value:.0f}", right=True),
     Column("stages"),
 )
 
@@ -84,20 +87,23 @@ class LiveScreen(View):
         self._in_flight = self._in_flight or InFlight(self.desk.reader.store_root)
         standings = await self._in_flight.look()
         running = [standing for standing in standings if standing.fresh or standing.trouble]
+        answered = just_answered(await self.desk.reader.followed() if running else [], time.time())
         rows = call_rows(standings)
         chosen = [row for row in rows if self.matches(row)]
-        shown = by_group(chosen, self._group) if self._group else chosen
+        shown = by_group(chosen, self._group, answered) if self._group else chosen
         for name in ("#each", "#grouped"):
             self.query_one(name, Grid).display = bool(running) and name == f"#{self.grid.id}"
         self.query_one("#nothing").display = not running
         self.grid.show(self.grid.prepare(shown))
-        self._show_runs(running)
+        self._show_runs(running, answered)
         self.header.crumbs = "live" + (f" › by {self._group}" if self._group else "")
         self.header.note = _note(len(chosen), len(rows), len(running), bool(self.filter_text))
 
-    def _show_runs(self, running: Sequence[Standing]) -> None:
+    def _show_runs(self, running: Sequence[Standing], answered: Mapping[str, Sequence[Answered]]) -> None:
         lines = [
-            Text(f"⚠ {visible(standing.trouble)}", "bold yellow") if standing.trouble else _told(standing)
+            Text(f"⚠ {visible(standing.trouble)}", "bold yellow")
+            if standing.trouble
+            else Text(visible(standing.summary(answered.get(standing.run_id, ()))))
             for standing in sorted(running, key=lambda standing: not standing.trouble)
         ]
         if len(lines) > _RUNS:
@@ -132,10 +138,6 @@ class LiveScreen(View):
     def copyable(self) -> str:
         row = self.grid.current
         return str(row["group"] if self._group else row["rollout_id"]) if row is not None else ""
-
-
-def _told(standing: Standing) -> Text:
-    return Text(visible(standing.summary()))
 
 
 def _note(chosen: int, every: int, runs: int, filtered: bool) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from openforge.store.fold import Answered
 from openforge_tui import in_flight
 from openforge_tui.in_flight import InFlight, by_group, call_rows
 from tests.openforge_tui.fake_orchestrator import FakeOrchestrator, call
@@ -44,9 +45,9 @@ async def test_calls_of_all_runs_come_the_oldest_first(tmp_path: Path, watch: In
     assert standings[0].summary() == (
         f"{RUN}  rollouts: 2 queued, 3 running, 4 done · calls: 1 on shard 0, 1 on shard 1"
     )
-    shards = [(row["group"], row["calls"], row["oldest"]) for row in by_group(rows, "shard")]
+    shards = [(row["group"], row["calls"], row["oldest"]) for row in by_group(rows, "shard", {})]
     assert shards == [(f"{RUN} shard 0", 1, 2), (f"{RUN} shard 1", 1, 9), ("r0000000bbb shard 0", 1, 5)]
-    assert [(row["group"], row["calls"], row["mean"]) for row in by_group(rows, "harness")] == [
+    assert [(row["group"], row["calls"], row["mean"]) for row in by_group(rows, "harness", {})] == [
         ("pi", 1, 9),
         ("react", 2, 3.5),
     ]
@@ -118,3 +119,17 @@ async def test_a_file_that_says_nothing_harms_nobody(tmp_path: Path, watch: InFl
     [standing] = await watch.look()
     assert not standing.fresh
     assert call_rows([standing]) == []
+
+
+def test_tokens_a_second_by_shard_and_by_harness() -> None:
+    rows = [
+        {"run": "r1", "shard": shard, "recorder_id": f"rec-{shard}", "harness": harness, "stage": "s", "age_s": 1.0}
+        | {"rollout_id": f"r1.t.{harness}.0"}
+        for shard, harness in ((0, "pi"), (1, "codex"))
+    ]
+    answered = {
+        "r1": [Answered(100.0, "r1.t.pi.0", "rec-0", 30), Answered(101.0, "r1.t.pi.1", "rec-1", 70)],
+        "r2": [Answered(100.0, "r2.t.pi.0", "rec-9", 100)],
+    }
+    assert [row["tokens_s"] for row in by_group(rows, "shard", answered)] == [3.0, 7.0]
+    assert [row["tokens_s"] for row in by_group(rows, "harness", answered)] == [0.0, 20.0]

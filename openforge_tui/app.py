@@ -112,6 +112,10 @@ class Desk(App[None]):
         if self._last_mode:
             self.action_mode(self._last_mode)
 
+    async def action_back(self) -> None:
+        """One step back, as the screen in front understands it."""
+        await self.run_action("screen.back")
+
     async def open_run(self, run_id: str) -> None:
         """The rollouts of a run, whichever screen asks."""
         from openforge_tui.screens.rollouts import RolloutsScreen

@@ -41,7 +41,6 @@ class RolloutScreen(View):
     RolloutScreen Grid { width: 44; scrollbar-size-horizontal: 0; border-right: solid $panel; }
     RolloutScreen #right { width: 1fr; }
     RolloutScreen.-narrow Grid { width: 30; }
-    Desk.-compact RolloutScreen Tabs { display: none; }
     """
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012
 

@@ -1,0 +1,138 @@
+"""What holds on every screen: modes, the way back, the `:` line, the palette, help, jumping, copying, remapping."""
+
+import pytest
+
+from openforge.config import load
+from openforge.errors import ConfigError
+from openforge_tui.app import Opening, open_desk
+from tests.openforge_tui.screens.conftest import SIZES
+
+
+def told(app) -> str:
+    return " | ".join(note.message for note in app.desk._notifications)
+
+
+async def test_digits_go_to_modes_and_minus_goes_back(run, open_desk) -> None:
+    async with open_desk(mode="runs") as app:
+        await app.press("enter")
+        await app.press("3")
+        assert app.desk.current_mode == "live"
+        await app.press("minus")
+        assert app.desk.current_mode == "runs"
+        assert type(app.view).__name__ == "RolloutsScreen"  # what was open in it still is
+
+
+async def test_escape_closes_the_filter_first_then_the_screen(run, open_desk) -> None:
+    async with open_desk(mode="runs") as app:
+        await app.press("enter", "slash", *"pi", "enter")
+        await app.until_text("1 of 3 rollouts")
+        await app.press("escape")
+        await app.until_text("3 rollouts")
+        assert type(app.view).__name__ == "RolloutsScreen"
+        await app.press("escape")
+        assert type(app.view).__name__ == "RunsScreen"
+        await app.press("escape")
+        assert type(app.view).__name__ == "RunsScreen"
+
+
+async def test_the_command_line_knows_views_actions_and_ids(run, open_desk) -> None:
+    async with open_desk(mode="live") as app:
+        await app.press("colon", *"runs", "enter")
+        assert app.desk.current_mode == "runs"
+        await app.press("colon", *"open latest.fix-mean.pi", "enter")
+        await app.until_text("fix-mean.pi.0 · done")
+        await app.press("colon", *"opne", "enter")
+        await app.until(lambda: "did you mean :open?" in told(app))
+        await app.press("colon", *"open r9", "enter")
+        await app.until(lambda: "r9" in told(app))
+        await app.press("colon", *"back", "enter")
+        assert type(app.view).__name__ == "RunsScreen"
+        await app.press("colon", *"filter nothing-like-it", "enter")
+        await app.until_text("0 of 1 runs")
+
+
+async def test_the_palette_offers_the_screens_own_actions_as_noun_and_verb(run, open_desk) -> None:
+    async with open_desk(mode="runs") as app:
+        await app.pilot.press("ctrl+p")
+        await app.until_text("runs: open")
+        await app.pilot.press(*"runs: log")
+        await app.pilot.pause(0.3)
+        await app.pilot.press("enter")
+        await app.until(lambda: type(app.desk.screen).__name__ == "RunLogScreen")
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_help_says_what_the_keys_of_this_screen_do(run, open_desk, snapshot, size) -> None:
+    async with open_desk(mode="runs", size=size) as app:
+        await app.press("question_mark")
+        await app.until_text("The rollouts of this run.")
+        snapshot(app, "help-runs")
+
+
+async def test_jumping_needs_no_mouse(run, open_desk) -> None:
+    async with open_desk(mode="runs") as app:
+        await app.desk.open_id("latest.fix-mean.pi")
+        await app.until_text("turn 1 ─")
+        letters = "abc"[: len(app.view.focus_chain)]
+        await app.press("ctrl+o", letters[-1])
+        assert app.view.focused is app.view.focus_chain[-1]
+
+
+async def test_copying_says_by_what_means(run, open_desk) -> None:
+    async with open_desk(mode="runs") as app:
+        await app.press("c")
+        assert f"copied {run.run_id} by" in told(app)
+
+
+async def test_keys_can_be_remapped_in_the_configuration(run, open_desk, project) -> None:
+    (project / "openforge.toml").write_text('version = 1\n[app.keys]\n"runs.open" = "z"\n')
+    async with open_desk(mode="runs") as app:
+        await app.press("z")
+        assert type(app.view).__name__ == "RolloutsScreen"
+
+
+def test_a_key_for_an_action_that_is_none_is_named(project) -> None:
+    (project / "openforge.toml").write_text('version = 1\n[app.keys]\n"runs.fly" = "z"\n')
+    with pytest.raises(ConfigError, match=r"runs\.fly"):
+        open_desk(Opening(load(project)))
+
+
+async def test_compact_takes_the_lines_away(run, open_desk) -> None:
+    async with open_desk(mode="runs") as app:
+        await app.desk.open_id("latest.fix-mean.pi")
+        await app.until_text("outcome")
+        await app.press("f2")
+        assert "outcome" not in app.text()
+
+
+async def test_a_fault_of_ours_is_shown_and_kept(run, open_desk, monkeypatch) -> None:
+    async with open_desk(mode="runs") as app:
+
+        async def broken() -> None:
+            raise ZeroDivisionError("ours")
+
+        monkeypatch.setattr(app.desk.reader, "runs", broken)
+        await app.until_text("ZeroDivisionError: ours · written to")
+        assert "ZeroDivisionError" in (app.desk.desk_dir / "faults.log").read_text()
+
+
+async def test_the_store_may_go_and_come_back(run, open_desk, project) -> None:
+    run.end()
+    store = project / ".openforge"
+    async with open_desk(mode="runs") as app:
+        await app.until_text("1 runs")
+        store.rename(project / "away")
+        await app.until_text("no runs")
+        (project / "away").rename(store)
+        await app.until_text("1 runs")
+
+
+async def test_age_is_shown_and_pausing_stops_it(run, open_desk) -> None:
+    async with open_desk(mode="runs") as app:
+        await app.press("p")
+        assert "⏸ paused" in app.text()
+        run.rollout(task="later", sample=7)
+        await app.until_text("paused, as of 2 s ago")
+        assert "   3   " in app.text()
+        await app.press("p")
+        await app.until_text("   4   ")

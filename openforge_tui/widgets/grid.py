@@ -117,7 +117,8 @@ class Grid(DataTable, inherit_bindings=False):
         """Show these rows instead; the cursor stays on its row when that is still there."""
         before = self.current
         at = 0 if before is None else layout.place.get(before.get(self.key), min(self.cursor_row, len(layout.rows) - 1))
-        y = self.scroll_offset.y + at - self.cursor_row
+        top = self.scroll_offset.y
+        y = top and top + at - self.cursor_row  # at the very top one sees what comes
         self.shown = layout
         self.backend = ArrowBackend(layout.table)
         self.backend.render_markup = False

@@ -64,6 +64,10 @@ fmt:
 bench name *args:
     @python -m "benchmarks.$@"
 
+# Pictures of the app for the README, from the runs here (or `--project FOLDER`)
+screenshots *args:
+    @python -m openforge_tui.screenshots "$@"
+
 # Compile requirements/ anew from pyproject.toml
 lock:
     requirements/lock

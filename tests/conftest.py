@@ -7,18 +7,22 @@ runs inside the test process.
 import fcntl
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from cluster import docker, kind
 from openforge import cache
 from trainer.starter.base import qwen3_tokenizer
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 _LOCAL = ("127.", "::1", "0.0.0.0", "localhost")
 _connect = socket.socket.connect
@@ -64,6 +68,19 @@ def _no_settings_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     """A developer's own OPENFORGE_… variables (but the cache) must not decide whether a test passes."""
     for name in [n for n in os.environ if n.startswith("OPENFORGE_") and n != "OPENFORGE_CACHE"]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator["Browser"]:
+    """A real Chromium. Its loop runs as long as it is open, so that a file that uses it has no async tests."""
+    if (path := shutil.which("chromium")) is None:
+        pytest.skip("there is no chromium on PATH (Debian's package of that name)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,10 @@
-"""A run as files for others: Parquet, JSON lines, a DuckDB file, rows for supervised training.
+"""A run as files for others: Parquet, JSON lines, a DuckDB file, rows for supervised training, one HTML page.
 
 Each file appears whole under its name or not at all. Ids, masks and rewards leave as they were recorded; nothing is
 rendered, cut or filled in. Does not know what a trainer does with them.
 """
 
-import os
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
@@ -16,12 +13,14 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from openforge.errors import InfraError, UsageError
+from openforge.errors import UsageError
 from openforge.store.connect import query, with_views
+from openforge.store.page.build import LIMIT, SIZE_BYTES, build
 from openforge.store.schema import BY_NAME, VIEWS
 from openforge.store.sql import SafeSql
+from openforge.store.whole import whole_file, writing
 
-Format = Literal["parquet", "jsonl", "duckdb", "sft"]
+Format = Literal["parquet", "jsonl", "duckdb", "sft", "html"]
 _DERIVED = {"unreadable"}  # tells about the files themselves
 _SFT = "token_ids AS input_ids, loss_mask, rollout_id, task, harness, reward, run_id, attempt, sample_id, weight"
 _STORAGE = "v1.2.0"  # older DuckDB programs read it too
@@ -53,11 +52,12 @@ def export(
     *,
     views: Sequence[str] | None = None,
     where: str | None = None,
+    limit: int | None = None,
 ) -> Exported:
     """Write a run (id; None = all) to `dest`; raises UsageError.
 
     `parquet` makes a folder, or one file of one view when `dest` ends in `.parquet` (default: samples). `where` filters
-    `sft` rows by a condition over the view `samples`.
+    `sft` rows by a condition over the view `samples`. `limit`: rollouts in an `html` page at most, as `build` has it.
     """
     if fmt not in get_args(Format):
         raise UsageError(f"there is no export format {fmt!r}", hint=f"choose one of {', '.join(get_args(Format))}")
@@ -67,7 +67,13 @@ def export(
         raise UsageError(
             "a condition applies to the sft format only", hint='use `openforge sql "select … where …" -o parquet`'
         )
+    if limit is not None and fmt != "html":
+        raise UsageError("a limit applies to the html format only", hint="leave --limit out")
     runs = None if run is None else [run]
+    if fmt == "html":
+        if run is None or views:
+            raise UsageError("a page shows one whole run", hint="name a run, or `latest`, and no view")
+        return with_views(store_root, lambda con: _page(con, run, dest, limit), runs=runs)
     if fmt == "sft":
         return _sft(store_root, runs, dest, where)
     names = list(views or [view.name for view in VIEWS if view.name not in _DERIVED])
@@ -109,9 +115,22 @@ def _json_lines(con: duckdb.DuckDBPyConnection, _names: Sequence[str], dest: Pat
     return Exported(dest, {dest.name: _copy(con, _JSON_LINES, dest, "FORMAT json")})
 
 
+def _page(con: duckdb.DuckDBPyConnection, run: str, dest: Path, limit: int | None) -> Exported:
+    again = f"openforge export {run} --html"
+    with whole_file(dest) as temporary, temporary.open("wb") as file:
+        built = build(con, file, limit, again)
+    done = Exported(dest, {dest.name: built.rollouts})
+    if hidden := built.total - built.rollouts:
+        room = f" ({LIMIT} rollouts and {SIZE_BYTES // 10**6} MB, unless you say)" if limit is None else ""
+        done.left_out[f"of {built.total} rollouts, with the highest rewards{room}: `{again} --limit 0` writes all"] = (
+            hidden
+        )
+    return done
+
+
 def _duckdb_file(con: duckdb.DuckDBPyConnection, names: Sequence[str], dest: Path) -> Exported:
     done = Exported(dest)
-    with _whole_file(dest) as temporary:
+    with whole_file(dest) as temporary:
         con.execute(f"ATTACH {_quote(temporary)} AS export_file (STORAGE_VERSION '{_STORAGE}')")
         try:
             for name in names:
@@ -128,16 +147,16 @@ def _sft(store_root: Path, runs: Sequence[str] | None, dest: Path, where: str | 
     sql = f"SELECT {_SFT} FROM samples {condition} ORDER BY rollout_id, sample_id"
     taken = 0
     with (
-        _whole_file(dest) as temporary,
+        whole_file(dest) as temporary,
         SafeSql(store_root, runs=runs).stream(sql, timeout_s=3600, memory="4Gi") as reader,
     ):
-        with _writing(dest):
+        with writing(dest):
             writer = pq.ParquetWriter(temporary, reader.schema, compression="zstd")
         for batch in reader:
-            with _writing(dest):  # here, or the stream would be blamed
+            with writing(dest):  # here, or the stream would be blamed
                 writer.write_batch(batch)
             taken += batch.num_rows
-        with _writing(dest):
+        with writing(dest):
             writer.close()
     total, ungraded = query(
         store_root, "SELECT count(*) AS total, count(*) FILTER (reward IS NULL) AS ungraded FROM samples", runs=runs
@@ -156,35 +175,9 @@ def _sft(store_root: Path, runs: Sequence[str] | None, dest: Path, where: str | 
 
 
 def _copy(con: duckdb.DuckDBPyConnection, sql: str, dest: Path, options: str) -> int:
-    with _whole_file(dest) as temporary:
+    with whole_file(dest) as temporary:
         (count,) = con.execute(f"COPY ({sql}) TO {_quote(temporary)} ({options})").fetchall()[0]
     return int(count)
-
-
-@contextmanager
-def _whole_file(dest: Path) -> Iterator[Path]:
-    """A name beside `dest` to write under; renamed when all went well, removed when not. Raises as `_writing` does."""
-    if dest.is_dir():
-        raise UsageError(f"{dest} is a folder", hint="name a file")
-    with _writing(dest):
-        dest.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{dest.name}.", dir=dest.parent) as folder:
-            temporary = Path(folder) / dest.name
-            yield temporary
-            os.replace(temporary, dest)
-
-
-@contextmanager
-def _writing(dest: Path) -> Iterator[None]:
-    """InfraError for what goes wrong with `dest` itself, which is no reason to read the store again."""
-    try:
-        yield
-    except (OSError, duckdb.IOException) as error:
-        ours = isinstance(error, OSError) or f"{dest.parent / f'.{dest.name}'}." in str(error)
-        if not ours:
-            raise
-        why = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
-        raise InfraError(f"{dest} cannot be written: {why}", hint="free some space, or --to another place") from error
 
 
 def _quote(path: Path) -> str:

@@ -32,6 +32,7 @@ _LINE_BREAK = re.compile(r"(?<!\n)\n(?!\n)")  # within a paragraph: the terminal
 _START, _CLUSTER, _RUN, _LOOK, _PARTS = "Start here", "Pods", "Work", "Look", "Parts"
 VERBS: dict[str, Verb] = {
     "app": Verb("desk", _START, "Open the app (so does `openforge` alone): bring it up, watch it, ask it, train it."),
+    "web": Verb("web", _START, "The app in a browser on this machine."),
     "doctor": Verb("doctor", _START, "Check this machine and say what to type next."),
     "init": Verb("init", _START, "Write an openforge.toml here."),
     "demo": Verb("demo", _START, "Real harnesses, a small policy, every token: from nothing to a table."),
@@ -51,7 +52,7 @@ VERBS: dict[str, Verb] = {
     "rollouts": Verb("rollouts", _LOOK, "List the rollouts of a run."),
     "show": Verb("show", _LOOK, "Read one rollout turn by turn, token by token."),
     "sql": Verb("sql", _LOOK, "Ask the store in SQL."),
-    "export": Verb("export", _LOOK, "Write a run to Parquet, JSONL or a .duckdb file."),
+    "export": Verb("export", _LOOK, "Write a run to Parquet, JSONL, a .duckdb file or one HTML page."),
     "logs": Verb("logs", _LOOK, "What the recorder, the policy and the harnesses printed."),
     "harness": Verb("harness", _PARTS, "List and install harnesses."),
     "tasks": Verb("tasks", _PARTS, "List tasks and prove them valid."),

@@ -22,7 +22,12 @@ def desk(
     """Open the app: bring it up, watch it, ask it, train it. Also `openforge` alone."""
     from openforge_tui.app import Opening, open_desk
 
-    if mode not in {mode.noun for mode in MODES}:
-        raise UsageError(f"there is no view {mode!r}", hint=f"one of {', '.join(mode.noun for mode in MODES)}")
+    check_mode(mode)
     typed = settings.current()
     return open_desk(Opening(typed.load(), typed.words(), readonly, mode))
+
+
+def check_mode(mode: str) -> None:
+    """Raises UsageError for what is no view."""
+    if mode not in {mode.noun for mode in MODES}:
+        raise UsageError(f"there is no view {mode!r}", hint=f"one of {', '.join(mode.noun for mode in MODES)}")

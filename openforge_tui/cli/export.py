@@ -14,6 +14,7 @@ class Kind(StrEnum):
     JSONL = "jsonl"
     DUCKDB = "duckdb"
     SFT = "sft"
+    HTML = "html"
 
 
 _DEFAULT_DEST = {
@@ -21,6 +22,7 @@ _DEFAULT_DEST = {
     Kind.JSONL: "{run}.jsonl",
     Kind.DUCKDB: "{run}.duckdb",
     Kind.SFT: "{run}-sft.parquet",
+    Kind.HTML: "{run}.html",
 }
 
 
@@ -34,24 +36,38 @@ def export(
     to: Annotated[Path | None, typer.Option(help="Where to (default: named after the run, here).")] = None,
     view: Annotated[list[str] | None, typer.Option(help="Only this view; repeatable.")] = None,
     where: Annotated[str | None, typer.Option(help='sft: which samples, e.g. "reward = 1" (default: all).')] = None,
+    html: Annotated[bool, typer.Option("--html", help="Short for --format html.")] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=0, help="html: rollouts at most, the worst first; 0 = all (default: 2000, 200 MB)."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over what is there.")] = False,
 ) -> None:
-    """Write a run to Parquet (a folder of views, or one file), JSON lines, a .duckdb file, or rows for SFT.
+    """Write a run to Parquet (a folder of views, or one file), JSON lines, a .duckdb file, rows for SFT, or a page.
 
     JSON lines hold one rollout with its messages each. SFT rows hold input_ids and loss_mask as they were recorded.
+    The HTML page is one file to hand on: every rollout with its messages and tokens, in any browser, offline.
     """
     from openforge.errors import UsageError
     from openforge.store.connect import find_run
     from openforge.store.export import export as write
 
+    if html and fmt not in (Kind.PARQUET, Kind.HTML):
+        raise UsageError(f"--html and --format {fmt} are two things", hint="leave one of them out")
+    fmt = Kind.HTML if html else fmt
     store_root = settings.current().load().store_root
     run_id = None if run == "all" else find_run(store_root, run)
     dest = to or Path(_DEFAULT_DEST[fmt].format(run=run_id or "all-runs"))
     if not force and (dest.is_file() or (dest.is_dir() and any(dest.iterdir()))):
         raise UsageError(f"{dest} is there already", hint="--force writes over it, --to names another place")
-    done = write(store_root, run_id, fmt.value, dest, views=view, where=where)
+    done = write(store_root, run_id, fmt.value, dest, views=view, where=where, limit=limit)
     one_file = fmt is not Kind.PARQUET or dest.suffix == ".parquet"
-    single = {Kind.SFT: "samples", Kind.JSONL: "rollouts", Kind.PARQUET: (view or ["samples"])[0]}
+    single = {
+        Kind.SFT: "samples",
+        Kind.JSONL: "rollouts",
+        Kind.HTML: "rollouts",
+        Kind.PARQUET: (view or ["samples"])[0],
+    }
     rows = [
         {
             "file": str(dest if one_file else dest / name),

@@ -11,6 +11,7 @@ def test_each_format_lands_where_it_was_told(run, typed, tmp_path: Path, capfd) 
         ("parquet", "samples.parquet"),
         ("jsonl", "a.jsonl"),
         ("duckdb", "a.duckdb"),
+        ("html", "a.html"),
     ):
         assert typed("export", "latest", "--format", fmt, "--to", name, "-o", "jsonl") == 0
         assert (tmp_path / name).exists()
@@ -32,6 +33,9 @@ def test_wrong_use_is_told(run, typed, capfd) -> None:
     assert typed("export", "--format", "xml") == 2
     assert typed("export", "--view", "nope") == 2
     assert typed("export", "--where", "true") == 2
+    assert typed("export", "all", "--html") == 2
+    assert typed("export", "--html", "--format", "jsonl") == 2
+    assert typed("export", "--limit", "3") == 2
 
 
 def test_what_is_there_is_not_written_over_unless_forced(run, typed, tmp_path: Path, capfd) -> None:
@@ -40,6 +44,18 @@ def test_what_is_there_is_not_written_over_unless_forced(run, typed, tmp_path: P
     assert (tmp_path / "a.jsonl").read_text() == "precious"
     assert typed("export", "--format", "jsonl", "--to", "a.jsonl", "--force") == 0
     assert "rollout_id" in (tmp_path / "a.jsonl").read_text()
+
+
+def test_a_page_says_what_it_leaves_out_and_what_lifts_it(run, typed, tmp_path: Path, capfd) -> None:
+    assert typed("export", "--html", "--limit", "2", "-o", "json") == 0
+    told = capfd.readouterr()
+    assert json.loads(told.out) == [{"file": f"{run.run_id}.html", "view": "rollouts", "rows": 2}]
+    assert (
+        f"left out: 1 of 3 rollouts, with the highest rewards: `openforge export {run.run_id} --html --limit 0`"
+        in told.err
+    )
+    assert typed("export", "--html", "--limit", "0", "--force") == 0
+    assert "left out" not in capfd.readouterr().err
 
 
 @pytest.mark.contract

@@ -185,7 +185,8 @@ def live(project: Path) -> bool:
         try:
             assert writer.stdout is not None
             writer.stdout.readline()
-            for name, pressed in {"runs": "", "rollouts": "\r", "a rollout": "\r\r", "live": "3"}.items():
+            running = ["\r", "/", "-l state=running", "\r", "\r"]
+            for name, pressed in {"runs": [], "rollouts": ["\r"], "a rollout under way": running}.items():
                 with app(project, "runs") as terminal:
                     terminal.read_until("r0000000aaa")
                     for key in pressed:

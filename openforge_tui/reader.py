@@ -7,32 +7,40 @@ Does not know screens.
 import asyncio
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from openforge.errors import InfraError, UsageError
-from openforge.journal.reader import Tail
+from openforge.journal.reader import Place, Tail, read_lines
 from openforge.store.fold import KINDS, Row, RunFold
 from openforge.store.snapshot import known_runs, live_writers
 
 if TYPE_CHECKING:  # DuckDB is loaded in a thread, when the first screen has been drawn
+    from duckdb import DuckDBPyConnection
+
     from openforge.store.transcript import Transcript
 
+_READ_TOO = ("blob", "egress", "call.refused", "sample.refused")  # of a rollout that is read
+_MEMORY = "256MB"
 _KEPT = 8  # lists of ended runs
 
 
 class Followed:
-    """A run under way, as far as its journal has been read."""
+    """A run under way, as far as its journal has been read: its rows, and where each rollout's records stand."""
 
     def __init__(self, run_dir: Path) -> None:
         self.fold = RunFold(run_dir.name)
         self.live: set[str] = set()
-        self._run_dir, self._tail = run_dir, Tail(run_dir, KINDS)
+        self._run_dir, self._tail = run_dir, Tail(run_dir, (*KINDS, *_READ_TOO))
         self._lock = Lock()
         self._rollout_rows: list[Row] | None = None
+        self._places: dict[str, list[Place]] = {}
+        self._blobs: dict[str, Place] = {}
+        self._con: DuckDBPyConnection | None = None
 
     def look(self) -> "Followed":
         """Take in what was written since the last look."""
@@ -40,11 +48,23 @@ class Followed:
             if self.live != (live := live_writers(self._run_dir)):
                 self.live, self._rollout_rows = live, None
             while True:
-                for record in self._tail.poll():
+                for place, record in self._tail.poll_places():
                     self._rollout_rows = None
-                    self.fold.add(record)
+                    self._take(place, record)
                 if not self._tail.more:
                     return self
+
+    def _take(self, place: Place, record: Mapping[str, Any]) -> None:
+        self.fold.add(record)
+        if record["kind"] == "blob":
+            self._blobs[record["hash"]] = place
+        if (rollout_id := record["rollout_id"]) is None:
+            return
+        mine = self._places.setdefault(rollout_id, [])
+        mine.append(place)
+        for message in record.get("messages") or ():
+            if (blob := self._blobs.get(message.get("text_blob"))) is not None and blob not in mine:
+                mine.append(blob)
 
     def rollout_rows(self) -> list[Row]:
         """The same list for as long as nothing has changed."""
@@ -52,6 +72,18 @@ class Followed:
             if self._rollout_rows is None:
                 self._rollout_rows = self.fold.rollout_rows(self.live)
             return self._rollout_rows
+
+    def transcript(self, rollout_id: str) -> "Transcript":
+        """One of its rollouts, from its own records alone, however large the journal is. Raises UsageError."""
+        from openforge.store.connect import new_connection
+        from openforge.store.transcript import read_lines_of
+
+        with self._lock, NamedTemporaryFile(prefix="openforge-", suffix=".jsonl") as file:
+            file.write(read_lines(self._run_dir, self._places.get(rollout_id, ())))
+            file.flush()
+            if self._con is None:
+                self._con = new_connection(memory_limit=_MEMORY)
+            return read_lines_of(self._con, Path(file.name), [], self.live, rollout_id)
 
 
 class Reader:
@@ -99,6 +131,9 @@ class Reader:
         def read() -> "Transcript":
             from openforge.store.transcript import read_transcript
 
+            followed = self._follow(rollout_id.partition(".")[0]) if attempt is None else None
+            if followed is not None:
+                return followed.transcript(rollout_id)
             return read_transcript(self.store_root, rollout_id, attempt=attempt)
 
         return await self.work(read)

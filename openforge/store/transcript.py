@@ -7,6 +7,7 @@ import difflib
 import json
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from typing import Any
 import duckdb
 
 from openforge.errors import UsageError
-from openforge.store.connect import find_run, query, rows_of, with_views
+from openforge.store.connect import find_run, point_at, query, rows_of, with_views
+from openforge.store.snapshot import Snapshot, Source
 
 type Row = dict[str, Any]
 
@@ -91,6 +93,17 @@ def read_transcript(
     """The latest attempt of a rollout (or the one asked for), all turns or one. Raises UsageError."""
     run_id = rollout_id.partition(".")[0]
     return with_views(store_root, lambda con: _read(con, rollout_id, attempt, turn, tokens), runs=[run_id])
+
+
+def read_lines_of(
+    con: duckdb.DuckDBPyConnection, lines: Path, vocabs: list[Path], live: Iterable[str], rollout_id: str
+) -> Transcript:
+    """The same of a file that holds the rollout's records and no others: of a run under way, whose journal may be
+    large. `con` is one of `new_connection`; `live` names the writers that are alive."""
+    run_id = rollout_id.partition(".")[0]
+    source = Source(run_id, "", lines.name, lines, lines.stat().st_size)
+    point_at(con, Snapshot(segments=[source], vocabs=vocabs, live=[(run_id, writer) for writer in live]))
+    return _read(con, rollout_id, None, None, False)
 
 
 def _read(

@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterable
-from typing import NamedTuple, NewType
+from typing import Literal, NamedTuple, NewType
 
 from openforge.errors import UsageError
 
@@ -20,6 +20,8 @@ RecorderId = NewType("RecorderId", str)
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base32: no i, l, o, u
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_RUN = re.compile(rf"r[{_ALPHABET}]{{11}}")
+_CALL = re.compile(rf"c[{_ALPHABET}]{{16}}")
 
 
 class RolloutParts(NamedTuple):
@@ -68,6 +70,16 @@ def split_rollout_id(text: str) -> RolloutParts:
             f"{text!r} is not a rollout id", hint="they look like RUN.TASK.HARNESS.SAMPLE: openforge rollouts"
         )
     return RolloutParts(RunId(parts[0]), parts[1], parts[2], int(parts[3]))
+
+
+def kind_of_id(text: str) -> Literal["run", "rollout", "call"] | None:
+    """What `text` names, by its form alone; None when it is no id that this module makes."""
+    if _RUN.fullmatch(text):
+        return "run"
+    if _CALL.fullmatch(text):
+        return "call"
+    parts = text.split(".")
+    return "rollout" if len(parts) == 4 and _RUN.fullmatch(parts[0]) and parts[3].isdigit() else None
 
 
 def resolve_run(text: str, known: Iterable[str]) -> RunId:

@@ -114,6 +114,7 @@ ACTIONS: tuple[Action, ...] = (
     # 4
     Action("sql.run", "ctrl+j,f5", "run", "Run the query.", footer=True),
     Action("sql.stop", "ctrl+k", "stop", "Stop the query.", footer=True),
+    Action("sql.edit", "e", "edit", "From the rows back to the query; escape goes the other way."),
     Action("sql.open", "enter", "open", "What the id in this cell names, else the whole cell.", footer=True),
     Action("sql.saved", "f3", "saved", "Questions that ship with OpenForge.", footer=True),
     Action("sql.history", "f4", "history", "What you asked before."),

@@ -11,14 +11,14 @@ from typing import Literal, get_args
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from openforge.errors import UsageError
 from openforge.store.connect import query, with_views
 from openforge.store.page.build import LIMIT, SIZE_BYTES, build
+from openforge.store.rows import write_query
 from openforge.store.schema import BY_NAME, VIEWS
 from openforge.store.sql import SafeSql
-from openforge.store.whole import whole_file, writing
+from openforge.store.whole import whole_file
 
 Format = Literal["parquet", "jsonl", "duckdb", "sft", "html"]
 _DERIVED = {"unreadable"}  # tells about the files themselves
@@ -145,19 +145,8 @@ def _sft(store_root: Path, runs: Sequence[str] | None, dest: Path, where: str | 
     """Rows by the condition of a person, hence through the jail; then why the others are not among them."""
     condition = f"WHERE ({where}\n)" if where else ""
     sql = f"SELECT {_SFT} FROM samples {condition} ORDER BY rollout_id, sample_id"
-    taken = 0
-    with (
-        whole_file(dest) as temporary,
-        SafeSql(store_root, runs=runs).stream(sql, timeout_s=3600, memory="4Gi") as reader,
-    ):
-        with writing(dest):
-            writer = pq.ParquetWriter(temporary, reader.schema, compression="zstd")
-        for batch in reader:
-            with writing(dest):  # here, or the stream would be blamed
-                writer.write_batch(batch)
-            taken += batch.num_rows
-        with writing(dest):
-            writer.close()
+    asked = SafeSql(store_root, runs=runs)
+    taken = write_query(asked, sql, dest, timeout_s=3600, memory="4Gi", suffix=".parquet")
     total, ungraded = query(
         store_root, "SELECT count(*) AS total, count(*) FILTER (reward IS NULL) AS ungraded FROM samples", runs=runs
     )[0].values()

@@ -103,7 +103,8 @@ def explain(error: Exception) -> UsageError:
     first, _, rest = text.partition("\n")
     first = re.sub(r"^[A-Za-z ]+ Error: ", "", first)
     caret = re.search(r"LINE \d+: .*\n.*\^", rest)
-    summary = f"{type(error).__name__.removesuffix('Exception').lower()} error in SQL: {first}"
+    kind = f"{type(error).__name__.removesuffix('Exception').lower()} " if isinstance(error, duckdb.Error) else ""
+    summary = f"{kind}error in SQL: {first}"
     known = [view.name for view in VIEWS] if "Table with name" in text else _columns()
     missing = re.search(r"Table with name (\S+) does not exist|column \"([^\"]+)\" not found|named \"([^\"]+)\"", text)
     hint = HINT

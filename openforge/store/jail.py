@@ -48,7 +48,17 @@ def run(request: dict[str, Any]) -> None:
             if left == 0:
                 raise vanished(error) from None
         except (duckdb.Error, pa.ArrowException, OSError, MemoryError) as error:
-            raise _told(error, request["memory"]) from None
+            raise _told(_with_its_place(con, request["sql"], error), request["memory"]) from None
+
+
+def _with_its_place(con: duckdb.DuckDBPyConnection, sql: str, error: Exception) -> Exception:
+    """The same error with the line and the caret: DuckDB 2.0 leaves them out of what `con.sql` raises."""
+    if isinstance(error, duckdb.CatalogException | duckdb.BinderException):  # of binding, so that nothing runs twice
+        try:
+            con.execute(sql)
+        except duckdb.Error as again:
+            return again
+    return error
 
 
 def _told(error: Exception, memory: str) -> OpenForgeError:

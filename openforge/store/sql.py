@@ -64,13 +64,23 @@ class SafeSql:
             with self._start(request, spill_dir) as process, _Deadline(self, timeout_s):
                 try:
                     assert process.stdout is not None
-                    yield pa.ipc.open_stream(process.stdout)
+                    came = pa.ipc.open_stream(process.stdout)
+                    batches = self._to_the_end(came, process, timeout_s)
+                    yield pa.RecordBatchReader.from_batches(came.schema, batches)
                 except BrokenPipeError:  # not ours: whoever prints the rows lost its reader
                     raise
                 except (pa.ArrowInvalid, OSError):  # the stream broke off: the query failed or was stopped
                     raise self._failure(process, timeout_s) from None
                 finally:
                     process.kill()
+
+    def _to_the_end(
+        self, came: pa.RecordBatchReader, process: subprocess.Popen[bytes], timeout_s: float
+    ) -> Iterator[pa.RecordBatch]:
+        """Every batch; then an error unless the query came to its end: a stream may break off between two batches."""
+        yield from came
+        if process.wait() != 0:
+            raise self._failure(process, timeout_s)
 
     def cancel(self) -> None:
         """Stop the running query; whoever waits for it gets an OpenForgeError."""

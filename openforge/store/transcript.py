@@ -77,6 +77,15 @@ def find_rollout(store_root: Path, text: str) -> tuple[str, str]:
     )
 
 
+def find_call(store_root: Path, call_id: str, run_id: str | None = None) -> str:
+    """The rollout that made a call, of one run or of any. Raises UsageError."""
+    sql = "SELECT rollout_id FROM calls WHERE call_id = $call LIMIT 1"
+    found = query(store_root, sql, {"call": call_id}, runs=None if run_id is None else [run_id])
+    if not found:
+        raise UsageError(f"no call is called {call_id!r}", hint="was its run deleted? openforge runs")
+    return str(found[0]["rollout_id"])
+
+
 def newest_rollout(store_root: Path) -> str:
     """The rollout of the newest run that was the last to start. UsageError when there is none."""
     run_id = find_run(store_root, "latest")

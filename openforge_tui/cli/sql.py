@@ -1,27 +1,19 @@
 """`openforge sql`: one question to the store in SQL. Does not know the views; the store tells them."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from openforge.store.saved import SAVED
 from openforge_tui.cli import output, settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from openforge.store.sql import SafeSql
+
 TABLE_ROWS = 500
-SAVED = {
-    "harnesses": "SELECT harness, count(*) AS rollouts, avg(reward) AS reward, sum(calls) AS calls,"
-    " sum(completion_tokens) AS sampled FROM rollouts GROUP BY ALL ORDER BY ALL",
-    "errors": "SELECT error_class, count(*) AS attempts, any_value(detail) AS example FROM attempts"
-    " WHERE error_class IS NOT NULL GROUP BY ALL ORDER BY attempts DESC",
-    "breaks": "SELECT harness, break_reason, count(*) AS calls FROM calls JOIN rollouts USING (run_id, rollout_id)"
-    " GROUP BY ALL ORDER BY ALL",
-    "surprising": "SELECT rollout_id, position, text, logprob FROM tokens WHERE sampled ORDER BY logprob LIMIT 20",
-    "tools": "SELECT call.name AS tool, count(*) AS calls, count(DISTINCT rollout_id) AS rollouts"
-    " FROM (SELECT rollout_id, unnest(tool_calls) AS call FROM messages) GROUP BY ALL ORDER BY calls DESC",
-    "egress": "SELECT host, port, decision, rule, count(*) AS times FROM egress GROUP BY ALL ORDER BY times DESC",
-}
 
 
 def register(app: typer.Typer) -> None:
@@ -38,6 +30,10 @@ def sql(
     limit: Annotated[
         int | None, typer.Option(min=0, help=f"Most rows (default: {TABLE_ROWS} in a table, all otherwise).")
     ] = None,
+    to: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write all rows there instead: .parquet, .csv or .jsonl.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds.")] = 60,
     memory: Annotated[str, typer.Option(help="Most memory the query may use.")] = "2Gi",
 ) -> None:
@@ -46,11 +42,15 @@ def sql(
 
     if saved is not None and saved not in SAVED:
         raise UsageError(f"there is no saved question {saved!r}", hint=f"known: {', '.join(SAVED)}")
-    question = SAVED[saved] if saved else query
+    question = SAVED[saved].sql if saved else query
     if columns is not None or question is None:
         return _list_columns(columns) if columns else _list()
     if saved:
-        output.say(question)
+        output.say(f"{SAVED[saved].tells}\n{question}")
+    if to is not None:
+        if limit is not None:
+            raise UsageError("--to writes all rows", hint="say LIMIT in the query")
+        return _write(question, run, timeout, memory, to, force)
     as_table = (settings.current().output or "table") == "table"
     limit = TABLE_ROWS if limit is None and as_table else limit
     table = _ask(question, run, timeout, memory, limit)
@@ -61,13 +61,27 @@ def sql(
 
 
 def _ask(question: str, run: str | None, timeout_s: float, memory: str, limit: int | None) -> "pa.Table":
+    more = None if limit is None else limit + 1  # one more tells whether something was left out
+    return _asked(run).query(question, timeout_s, memory, limit=more)
+
+
+def _write(question: str, run: str | None, timeout_s: float, memory: str, to: Path, force: bool) -> None:
+    from openforge.errors import UsageError
+    from openforge.store.rows import check_dest, write_query
+
+    check_dest(to)
+    if to.exists() and not force:
+        raise UsageError(f"{to} is there already", hint="--force writes over it, --to names another place")
+    rows = write_query(_asked(run), question, to, timeout_s=timeout_s, memory=memory)
+    output.emit([{"file": str(to), "rows": rows}], ["file", "rows"])
+
+
+def _asked(run: str | None) -> "SafeSql":
     from openforge.store.connect import find_run
     from openforge.store.sql import SafeSql
 
     store_root = settings.current().load().store_root
-    runs = None if run is None else [find_run(store_root, run)]
-    more = None if limit is None else limit + 1  # one more tells whether something was left out
-    return SafeSql(store_root, runs=runs).query(question, timeout_s, memory, limit=more)
+    return SafeSql(store_root, runs=None if run is None else [find_run(store_root, run)])
 
 
 def _list() -> None:
@@ -79,7 +93,7 @@ def _list() -> None:
     output.emit([{"view": view.name, "what": view.doc.partition("\n")[0]} for view in VIEWS])
     output.say("\ntheir columns: openforge sql --columns VIEW\nsaved questions (openforge sql --saved NAME):")
     for name, question in SAVED.items():
-        output.say(f"  {name:<12} {question}")
+        output.say(f"  {name:<12} {question.tells}")
 
 
 def _list_columns(name: str | None) -> None:

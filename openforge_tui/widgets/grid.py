@@ -9,20 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from rich.cells import cell_len, set_cell_size
-from rich.segment import Segment
 from rich.style import Style
-from textual.cache import LRUCache
 from textual.message import Message
-from textual.strip import Strip
 from textual_fastdatatable import ArrowBackend, DataTable
 
 from openforge_tui.transcript import visible
 from openforge_tui.widgets.binding import bindings
+from openforge_tui.widgets.rows import Rows
 
 type Row = dict[str, Any]
 
-_HEADER = -1
 _CUT = 300  # characters of a cell; the whole value is one key away
 
 
@@ -70,7 +66,7 @@ def _cell(value: Any, column: Column) -> str:
     return visible(text[:_CUT]).replace("\n", "⏎").replace("\t", " ")
 
 
-class Grid(DataTable, inherit_bindings=False):
+class Grid(Rows, inherit_bindings=False):
     """Shows a Layout. A click on the row under the cursor is Opened; `enter` is the screen's own."""
 
     BINDINGS = bindings("grid")
@@ -96,7 +92,6 @@ class Grid(DataTable, inherit_bindings=False):
     def __init__(self, columns: Sequence[Column], key: str, *, id: str | None = None) -> None:
         self.columns, self.key = tuple(columns), key
         self.shown = lay_out([], self.columns, key)
-        self._strips: LRUCache[tuple[object, ...], _Row] = LRUCache(1000)
         self.ordered_by: str | None = None
         self.descending = False
         super().__init__(
@@ -174,46 +169,13 @@ class Grid(DataTable, inherit_bindings=False):
         if (row := self.current) is not None:
             self.post_message(self.Moved(self, row))
 
-    def render_line(self, y: int) -> Strip:
-        """A row as segments, straight from Arrow: a screen takes some 15 ms, where cell by cell takes 130."""
-        left, top = self.scroll_offset
-        number = y - 1 + top if y else _HEADER
-        width, base = self.size.width, self.rich_style
-        if number >= self.row_count:
-            return Strip.blank(width, base)
-        key = (number, number == self.cursor_row, self._update_count, base)
-        if (strip := self._strips.get(key)) is None:
-            strip = self._strips[key] = self._strip(number, base)
-        return strip.crop(left, left + width).adjust_cell_length(width, strip.row_style)
+    def title(self, column: int) -> str:
+        return self.columns[column].title or self.columns[column].name
 
-    def _strip(self, number: int, base: Style) -> "_Row":
-        parts = {_HEADER: "datatable--header", self.cursor_row: "datatable--cursor"}
-        style = base + self.get_component_rich_style(parts[number]) if number in parts else base
-        segments = []
-        for at, (column, shown) in enumerate(zip(self.columns, self.ordered_columns, strict=True)):
-            if number == _HEADER:
-                text, color = column.title or column.name, Style.null()
-            else:
-                text = self.shown.table.column(at)[number].as_py() or ""
-                told = column.style(self.shown.rows[number].get(column.name)) if column.style else ""
-                color = Style.parse(told)
-            room = shown.render_width - 2
-            text = f"{set_cell_size(text, room - 1)}…" if cell_len(text) > room else set_cell_size(text, room)
-            meta = Style.from_meta({"row": number, "column": at})
-            segments.append(Segment(f" {text} ", style + color + meta))
-        return _Row(segments, style)
-
-    def _clear_caches(self) -> None:
-        super()._clear_caches()
-        self._strips.clear()
-
-
-class _Row(Strip):
-    """A row's strip, and the style that goes on to its right."""
-
-    def __init__(self, segments: list[Segment], row_style: Style) -> None:
-        super().__init__(segments)
-        self.row_style = row_style
+    def cell(self, row: int, column: int) -> tuple[str, Style]:
+        told = self.columns[column]
+        style = told.style(self.shown.rows[row].get(told.name)) if told.style else ""
+        return self.shown.table.column(column)[row].as_py() or "", Style.parse(style)
 
 
 def _rank(value: Any) -> tuple[int, Any]:

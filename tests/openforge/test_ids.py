@@ -53,3 +53,12 @@ def test_a_run_that_cannot_be_meant_says_what_to_type(text: str, runs: list[str]
     with pytest.raises(UsageError, match=says) as caught:
         ids.resolve_run(text, runs)
     assert caught.value.hint
+
+
+def test_what_an_id_names_is_told_by_its_form() -> None:
+    run = ids.new_run_id()
+    assert ids.kind_of_id(run) == "run"
+    assert ids.kind_of_id(ids.rollout_id(run, "fix-mean", "react", 3)) == "rollout"
+    assert ids.kind_of_id(ids.new_call_id()) == "call"
+    for text in ("", "run", "rollouts", "codex", "a.b.c.0", f"{run}.t.h.x", run.upper(), f"{run} ", "c" * 16):
+        assert ids.kind_of_id(text) is None, text

@@ -1,5 +1,6 @@
 """Runs made up for the store's tests."""
 
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -27,3 +28,12 @@ def make_run(store_root: Path) -> Iterator[Callable[..., SyntheticRun]]:
     for run in made:
         with suppress(JournalError):  # some tests take its files away
             run.close()
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder where no file gets longer than 16 bytes, as long as the test lasts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, hard))
+    yield tmp_path
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -1,8 +1,6 @@
 import json
-import resource
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -14,15 +12,6 @@ from openforge.errors import InfraError, UsageError
 from openforge.store.connect import query
 from openforge.store.export import export, export_rows
 from openforge.store.schema import BY_NAME, VIEWS, arrow_schema
-
-
-@pytest.fixture
-def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder where no file gets longer than 16 bytes, as long as the test lasts."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (16, hard))
-    yield tmp_path
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.fixture

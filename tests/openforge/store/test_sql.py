@@ -48,6 +48,39 @@ def test_rows_stream(safe: SafeSql) -> None:
         assert reader.read_next_batch().num_rows > 0
 
 
+@pytest.mark.parametrize(
+    ("sql", "place"),
+    [
+        ("SELECT *\nFROM rolouts", "LINE 2: FROM rolouts\n             ^"),
+        ("SELECT rewrd\nFROM rollouts", "LINE 1: SELECT rewrd\n               ^"),
+        ("SELECT foo(1)", "LINE 1: SELECT foo(1)\n               ^"),
+        ("SELECT 1\nFROM FROM", "LINE 2: FROM FROM\n             ^"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(safe: SafeSql, sql: str, place: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        safe.query(sql)
+    assert place in caught.value.summary
+
+
+@pytest.mark.parametrize("many", [20_000, 500_000])
+def test_a_query_that_fails_in_the_middle_is_an_error_not_fewer_rows(safe: SafeSql, many: int) -> None:
+    sql = f"SELECT CAST(CASE WHEN range = {many} THEN 'x' ELSE '1' END AS INTEGER) FROM range(1000000)"
+    with pytest.raises(UsageError, match="Could not convert string 'x'"):
+        safe.query(sql)
+
+
+def test_a_query_that_is_killed_between_two_batches_is_an_error_not_fewer_rows(safe: SafeSql) -> None:
+    def read() -> None:
+        with safe.stream("SELECT * FROM range(10000000000)") as reader:
+            for number, _ in enumerate(reader):
+                if number == 3:
+                    safe.cancel()
+
+    with pytest.raises(OpenForgeError, match="stopped"):
+        read()
+
+
 def test_a_query_that_takes_too_long_is_stopped(safe: SafeSql) -> None:
     before = time.monotonic()
     with pytest.raises(TimeLimitError, match=r"longer than 1\.5 s") as caught:

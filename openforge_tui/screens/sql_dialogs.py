@@ -1,0 +1,126 @@
+"""The boxes of the SQL screen: the views with their columns, where to write rows to, a chart."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, Label, Static, Tree
+
+from openforge.errors import UsageError
+from openforge.store.rows import SUFFIXES, check_dest
+from openforge.store.schema import VIEWS
+from openforge_tui.chart import Bars, Line
+from openforge_tui.transcript import visible
+from openforge_tui.widgets.plot import Plot, Series
+
+
+class ColumnsScreen(ModalScreen[str | None]):
+    """What can be asked; the name that is chosen goes into the query."""
+
+    BINDINGS: ClassVar = [Binding("escape,f8,q", "dismiss(None)", "leave"), Binding("space", "open", "open")]
+    DEFAULT_CSS = """
+    ColumnsScreen .dialog { width: 95%; height: 90%; }
+    ColumnsScreen Tree { height: 1fr; background: $surface; padding: 0; overflow-x: hidden; }
+    ColumnsScreen #whole { height: 3; border-top: solid $panel; color: $text-muted; }
+    """
+
+    def compose(self) -> ComposeResult:
+        tree: Tree[tuple[str, str]] = Tree("views")
+        tree.show_root = False
+        tree.guide_depth = 2
+        tree.auto_expand = False
+        wide = max(len(view.name) for view in VIEWS)
+        for view in VIEWS:
+            node = tree.root.add(
+                Text(f"{view.name:<{wide}}", "bold").append(f"  {view.doc}", "not bold dim"), (view.name, view.doc)
+            )
+            for column in view.columns:
+                label = Text(column.name).append(f"  {_short(column.type)}", "cyan").append(f"  {column.doc}", "dim")
+                node.add_leaf(label, (column.name, f"{column.type}  {column.doc}"))
+        with Vertical(classes="dialog"):
+            yield Label("space opens a view, enter puts a name into the query", markup=False)
+            yield tree
+            yield Static(id="whole", markup=False)
+
+    def on_tree_node_highlighted(self, event: Tree.NodeHighlighted[tuple[str, str]]) -> None:
+        if event.node.data is not None:  # all of it, for where the tree is too narrow
+            self.query_one("#whole", Static).update(": ".join(event.node.data))
+
+    def on_mount(self) -> None:
+        self.query_one(Tree).cursor_line = 0
+
+    def on_tree_node_selected(self, event: Tree.NodeSelected[tuple[str, str]]) -> None:
+        if event.node.data is not None:
+            self.dismiss(event.node.data[0])
+
+    def action_open(self) -> None:
+        node = self.query_one(Tree).cursor_node
+        if node is not None and node.allow_expand:
+            node.toggle()
+
+
+def _short(type_: str) -> str:
+    return type_ if len(type_) <= 12 else f"{type_.partition('(')[0].lower()}[]"
+
+
+class ExportScreen(ModalScreen[Path | None]):
+    """Where all rows shall go. A relative path is one of the project's folder; a file that is there is asked about."""
+
+    BINDINGS: ClassVar = [Binding("escape", "dismiss(None)", "leave")]
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+        self._over: Path | None = None
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Label(f"Write all rows of the query to ({', '.join(SUFFIXES)}):", markup=False)
+            yield Input(placeholder="rows.parquet", compact=True)
+            yield Static(f"in {visible(str(self._folder))}", markup=False, id="told")
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._over = None
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        told = self.query_one("#told", Static)
+        if not event.value.strip():
+            return
+        dest = self._folder / Path(event.value.strip()).expanduser()
+        try:
+            check_dest(dest)
+        except UsageError as error:
+            told.update(visible(f"{error.summary}; {error.hint}"))
+            return
+        if dest.exists() and self._over != dest:
+            self._over = dest
+            told.update(visible(f"{dest} is there already: enter once more writes over it, escape leaves it"))
+            return
+        self.dismiss(dest)
+
+
+class ChartScreen(ModalScreen[None]):
+    """A result of two columns, drawn."""
+
+    BINDINGS: ClassVar = [Binding("escape,q,enter,f6", "dismiss", "close")]
+    DEFAULT_CSS = "ChartScreen .dialog { width: 95%; max-width: 100%; height: 90%; }"
+
+    def __init__(self, chart: Bars | Line) -> None:
+        super().__init__()
+        self._chart = chart
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Plot()
+
+    def on_mount(self) -> None:
+        chart, plot = self._chart, self.query_one(Plot)
+        if isinstance(chart, Bars):
+            plot.show_bars(chart.labels, chart.values, title=chart.title)
+        else:
+            line = Series(chart.name, chart.xs, chart.ys)
+            plot.show_lines([line], title=chart.title, x_title=chart.x_title)

@@ -42,6 +42,10 @@ JOURNEY = (
     ("]", "30 sampled"),
     ("Escape", "1 rollouts"),
     ("Escape", "begun (UTC)"),
+    ("4", "\n sql"),
+    ("select harness, count(*) as n from rollouts group by all", "group by all"),
+    ("F5", "react"),
+    ("Escape", "? help"),
     ("3", "\n live"),
 )
 

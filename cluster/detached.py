@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from openforge.program_log import note_program
+
 
 @dataclass(frozen=True)
 class Detached:
@@ -30,6 +32,7 @@ def spawn(
     argv: Sequence[str], environment: Mapping[str, str], log: Path, *, append: bool = False
 ) -> subprocess.Popen[bytes]:
     """Start a session of its own, with no input and its output in `log`. OSError."""
+    note_program(argv)
     quiet = subprocess.DEVNULL
     with log.open("ab" if append else "wb") as output:
         return subprocess.Popen(

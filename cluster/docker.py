@@ -12,12 +12,13 @@ from typing import Any
 
 from openforge.errors import InfraError
 from openforge.program import run_program
+from openforge.program_log import note_program
 
 Say = Callable[[str], None]
 OWNED = "dev.openforge.image"
 """Label of every image that was made here; its value says which kind."""
 
-_QUICK_S, _BUILD_S, _PULL_S = 60.0, 1800.0, 600.0
+_ANSWER_S, _QUICK_S, _BUILD_S, _PULL_S = 15.0, 60.0, 1800.0, 600.0
 
 
 def problem() -> str:
@@ -25,7 +26,7 @@ def problem() -> str:
     if shutil.which("docker") is None:
         return "docker is not on PATH"
     try:
-        run_program(["docker", "version", "--format", "{{.Server.Version}}"], step="asking docker", timeout_s=_QUICK_S)
+        run_program(["docker", "version", "--format", "{{.Server.Version}}"], step="asking docker", timeout_s=_ANSWER_S)
     except InfraError as error:
         return error.summary.splitlines()[-1]
     return ""
@@ -47,7 +48,9 @@ def docker(*arguments: str, step: str, timeout_s: float = _QUICK_S, on_line: Say
 def image(name: str) -> dict[str, Any] | None:
     """What docker says of an image that is there."""
     # not run_program: that an image is missing is an answer
-    asked = subprocess.run(["docker", "image", "inspect", name], capture_output=True, timeout=_QUICK_S, check=False)
+    argv = ["docker", "image", "inspect", name]
+    note_program(argv)
+    asked = subprocess.run(argv, capture_output=True, timeout=_QUICK_S, check=False)
     found: list[dict[str, Any]] = json.loads(asked.stdout or "[]")
     return found[0] if asked.returncode == 0 and found else None
 

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,15 @@ def list_images() -> list[Image]:
     found = [(name, docker.image(name)) for name in told.split() if not name.endswith(":<none>")]
     images = [_describe(name, image) for name, image in found if image is not None]
     return sorted(images, key=lambda image: image.created, reverse=True)
+
+
+def age(created: str) -> str:
+    """How long ago an image was made, `3 d`, from docker's own time."""
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds()
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _describe(name: str, image: dict[str, Any]) -> Image:

@@ -65,6 +65,24 @@ class _Running(Detached):
     port: int
     keep: bool
     scratch: str = ""
+    model: str = ""
+
+
+@dataclass(frozen=True)
+class Server:
+    """One that a state file names. `keep`: it outlives its users."""
+
+    pid: int
+    port: int
+    keep: bool
+    model: str
+    alive: bool
+
+
+def servers() -> list[Server]:
+    """Those that were started on this machine and not stopped; nothing is asked of them."""
+    found = (_recorded(path) for path in sorted((cache_dir() / "servers").glob("*.json")))
+    return [Server(one.pid, one.port, one.keep, one.model, one.alive()) for one in found if one is not None]
 
 
 class PolicyServer:
@@ -204,7 +222,7 @@ async def _start(serving: Serving, state: Path, log: Path, say: Say, keep: bool)
     say(f"policy: starting vLLM for {serving.model_dir.name} on port {port}; this takes about a minute")
     scratch = environment["TMPDIR"] = tempfile.mkdtemp(prefix="openforge-vllm-")  # it leaves its sockets behind
     process = spawn(argv, environment, log)
-    running = _Running(process.pid, start_ticks(process.pid), port, keep, scratch)
+    running = _Running(process.pid, start_ticks(process.pid), port, keep, scratch, serving.model_dir.name)
     partial = state.with_suffix(".partial")
     partial.write_text(json.dumps(asdict(running)))
     partial.rename(state)

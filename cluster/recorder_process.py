@@ -17,6 +17,7 @@ import aiohttp
 import orjson
 
 from cluster.recorder import CALL_S, READY_S, STOP_S, Ready, Recorder, RecorderError
+from openforge.program_log import note_program
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -35,9 +36,11 @@ class RecorderProcess(Recorder):
     async def start(self) -> Ready:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        argv = (sys.executable, "-P", "-m", "proxy_addons")
+        note_program(argv)
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "proxy_addons"),
+                *argv,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,

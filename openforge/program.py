@@ -35,6 +35,10 @@ def run_program(
     one may outlive us by the moment that it takes: what makes it die with us costs more than it does itself.
     """
     lines: list[str] = []
+    if not brief and "OPENFORGE_PROGRAM_LOG" in os.environ:
+        from openforge.program_log import note_program  # not in images, whose agent runs programs through this file
+
+        note_program(argv)
     try:
         process = subprocess.Popen(
             argv,

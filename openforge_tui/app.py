@@ -3,20 +3,22 @@
 Each long action is an `openforge` command (jobs.py), so that the app and the command line can never differ.
 """
 
+import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from textual import work
 from textual.app import App
 from textual.binding import BindingType
 from textual.screen import Screen
 
 from openforge.errors import OpenForgeError
 from openforge_tui.actions import BY_ID, MODES
-from openforge_tui.jobs import Job, Jobs
+from openforge_tui.jobs import Job, Jobs, outcome
 from openforge_tui.reader import Reader
 from openforge_tui.themes import THEMES
 from openforge_tui.transcript import visible
@@ -26,6 +28,7 @@ from openforge_tui.widgets.palette import ActionProvider
 if TYPE_CHECKING:
     from openforge.config import Loaded
 
+_WATCH_S = 0.5
 _SCREENS = {
     "overview": ("overview", "OverviewScreen"),
     "runs": ("runs", "RunsScreen"),
@@ -54,6 +57,16 @@ class Opening:
     readonly: bool = False
     mode: str = "overview"
 
+    def load(self, target: str | None = None, overrides: Mapping[str, str] | None = None) -> "Loaded":
+        """The configuration as a command that is started now would find it. Raises ConfigError."""
+        from openforge.config import load
+
+        pairs = list(zip(self.words[::2], self.words[1::2], strict=True))
+        typed = [value.split("=", 1) for option, value in pairs if option == "--set"]
+        typed += [["store.path", value] for option, value in pairs if option == "--store"]
+        chosen = {**dict(typed), **(overrides or {})}
+        return load(self.loaded.project_dir, target=target or self.loaded.config.target.name, overrides=chosen)
+
 
 class Desk(App[None]):
     """`Desk(opening).run()`."""
@@ -72,6 +85,8 @@ class Desk(App[None]):
         self.reader = Reader(self.loaded.store_root)
         self.desk_dir = self.loaded.store_root / "desk"
         self.jobs = Jobs(self.desk_dir / "jobs", opening.words, self.loaded.project_dir)
+        self.running: dict[str, Job] = {}  # jobs, as long as they do
+        self._started = asyncio.Event()
         self._last_mode = ""
         for theme in THEMES:
             self.register_theme(theme)
@@ -96,6 +111,7 @@ class Desk(App[None]):
 
     def on_mount(self) -> None:
         self.switch_mode(self.opening.mode)
+        self._watch_jobs()
 
     def on_unmount(self) -> None:
         self.reader.close()
@@ -156,7 +172,37 @@ class Desk(App[None]):
             self.tell(error)
             return None
         self.notify(f"started: {visible(job.command)}", title=title, markup=False)
+        self.running[job.id] = job
+        self._started.set()
         return job
+
+    @work(group="jobs")
+    async def _watch_jobs(self) -> None:
+        """Say how jobs end, those that an earlier app started included; looks at nothing while none runs."""
+        self.running |= {job.id: job for job in await self.reader.work(self.jobs.all) if job.running}
+        while True:
+            if not self.running:
+                self._started.clear()
+                await self._started.wait()
+            for job in [await self.reader.work(self.jobs.again, job) for job in list(self.running.values())]:
+                if not job.running:
+                    del self.running[job.id]
+                    self._tell_end(job)
+            await asyncio.sleep(_WATCH_S)
+
+    def _tell_end(self, job: Job) -> None:
+        told = outcome(job)
+        lines = [f"{job.title}: {told.meaning}" if job.state != "done" else job.title]
+        lines += [told.error] if told.error else []
+        lines += [f"next: {told.next}"] if told.next else []
+        kind: Literal["information", "warning", "error"] = "information"
+        if job.state != "done":
+            kind = "warning" if job.state == "stopped" else "error"
+        self.notify(visible("\n".join(lines)), title=f"job {job.state}", severity=kind, timeout=10, markup=False)
+        from openforge_tui.screens.view import View
+
+        if isinstance(self.screen, View):
+            self.screen.look_again()
 
     def copy(self, text: str) -> None:
         """To the clipboard, and say by what means."""
@@ -204,14 +250,15 @@ class Desk(App[None]):
             await obey(self, line)
 
     def action_log(self) -> None:
-        from openforge_tui.screens.jobs import CommandLogScreen
+        from openforge_tui.screens.command_log import CommandLogScreen
 
         self.push_screen(CommandLogScreen())
 
     def action_jobs(self) -> None:
         from openforge_tui.screens.jobs import JobsScreen
 
-        self.push_screen(JobsScreen())
+        if not isinstance(self.screen, JobsScreen):
+            self.push_screen(JobsScreen())
 
     def action_jump(self) -> None:
         from openforge_tui.screens.jump import JumpScreen

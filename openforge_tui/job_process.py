@@ -1,10 +1,10 @@
 """The process of one job: `python -m openforge_tui.job_process FOLDER CWD WORDS …`. Standard library alone.
 
-Holds a lock on the job's output for as long as the command runs, hands SIGINT and SIGTERM on to it, and writes how it
-ended.
+Hands the signals that end work in good order on to the command, and writes how it ended. When it is killed itself, the
+command is asked to end, since nobody would know of it any more.
 """
 
-import fcntl
+import ctypes
 import os
 import signal
 import subprocess
@@ -14,7 +14,6 @@ from pathlib import Path
 
 def main() -> int:
     folder, cwd, *words = sys.argv[1:]
-    fcntl.flock(sys.stdout, fcntl.LOCK_EX)
     child: subprocess.Popen[bytes] | None = None
     asked = 0
 
@@ -26,7 +25,12 @@ def main() -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, hand_on)
-    child = subprocess.Popen([sys.executable, "-m", "openforge_tui", *words], cwd=cwd)
+    libc = ctypes.CDLL(None)
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "openforge_tui", *words],
+        cwd=cwd,
+        preexec_fn=lambda: libc.prctl(1, signal.SIGTERM),  # PR_SET_PDEATHSIG
+    )
     if asked:
         child.send_signal(asked)
     code = child.wait()

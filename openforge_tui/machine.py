@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Literal
 
 from openforge.config import Config
+from openforge.config.load import FILE_NAME
 from openforge.errors import OpenForgeError
 from openforge_tui import train_set
 
 GIB = 1 << 30
+_ASK_S = 10.0
 State = Literal["ok", "note", "missing"]
 
 
@@ -50,12 +52,16 @@ class Machine:
     model: str
     model_place: str | None
     base_url: str
-    pods: tuple[str, str] = ("", "")
-    """Of target `kind`: why Docker does not answer (empty: it does), and the cluster's state."""
+    pods: tuple[str, str] | None = None
+    """Of targets `kind` and `sim`: why Docker does not answer (empty: it does), and the cluster's state. None: not
+    asked."""
+    file: bool = True
+    """Whether the project has an openforge.toml."""
 
 
-def survey(config: Config, project: Path) -> Machine:
-    """Look at this machine, for what `config` asks of it. Changes nothing but a probe file in the store's folder."""
+def survey(config: Config, project: Path, *, pods: bool = True) -> Machine:
+    """Look at this machine, for what `config` asks of it. Changes nothing but a probe file in the store's folder.
+    `pods`: ask for the cluster as well, which may take long."""
     store = (project / Path(config.store.path).expanduser()).resolve()
     programs = {name: shutil.which(name) for name in ("git", "bwrap", "npm", "uv")}
     return Machine(
@@ -74,7 +80,8 @@ def survey(config: Config, project: Path) -> Machine:
         model=config.policy.model,
         model_place=_model_place(config.policy.model),
         base_url=config.policy.base_url,
-        pods=_pods(config) if config.target.kind in ("kind", "sim") else ("", ""),
+        pods=_pods(config) if pods and config.target.kind in ("kind", "sim") else None,
+        file=(project / FILE_NAME).is_file(),
     )
 
 
@@ -85,10 +92,12 @@ def findings(machine: Machine, config: Config) -> list[Finding]:
     found += [_size("disk", machine.disk_free_bytes, 10, 2, f"free some space under {machine.disk_path}")]
     found += [_cpu(machine), _store(machine)]
     found += [_harness_finding(name, known) for name, known in machine.harnesses.items()]
-    found += _cluster(machine, config) if config.target.kind in ("kind", "sim") else []
+    found += _cluster(machine.pods, config) if machine.pods is not None else []
     if config.target.kind == "kubernetes":
         where = config.target.context or "the kubeconfig's current context"
         found.append(Finding("cluster", "note", f"{where}: not asked", f"openforge up --target {config.target.name}"))
+    if not machine.file:
+        found.append(Finding("configuration", "note", f"no {FILE_NAME} here; the defaults hold", "openforge init"))
     return [*found, *_policy(machine)]
 
 
@@ -128,8 +137,13 @@ def _pods(config: Config) -> tuple[str, str]:
         return "", error.summary
 
 
-def _cluster(machine: Machine, config: Config) -> list[Finding]:
-    problem, state = machine.pods
+def cluster_findings(config: Config) -> list[Finding]:
+    """Docker and the cluster of a target that lives on this machine."""
+    return _cluster(_pods(config), config) if config.target.kind in ("kind", "sim") else []
+
+
+def _cluster(pods: tuple[str, str], config: Config) -> list[Finding]:
+    problem, state = pods
     if problem:
         return [Finding("docker", "missing", f"it does not answer: {problem}", "start Docker; then: openforge up")]
     target = config.target
@@ -203,7 +217,10 @@ def _bwrap_error(program: str | None) -> str | None:
     if program is None:
         return None
     argv = [program, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
-    tried = subprocess.run(argv, capture_output=True, text=True, timeout=30)
+    try:
+        tried = subprocess.run(argv, capture_output=True, text=True, timeout=_ASK_S)
+    except subprocess.TimeoutExpired:
+        return f"it did not end in {_ASK_S:g} s"
     return None if tried.returncode == 0 else tried.stderr.strip() or f"exit code {tried.returncode}"
 
 

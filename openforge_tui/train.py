@@ -26,6 +26,7 @@ from openforge.config import Config
 from openforge.errors import InfraError, UsageError
 from openforge.ids import RunId
 from openforge.program import end_with_parent
+from openforge.program_log import note_program
 from openforge.task import load_tasks
 from trainer.checkpoints import checkpoint_step, last_checkpoint
 from trainer.orchestrator import EVENT, TOKEN, URL
@@ -261,8 +262,10 @@ async def _process(training: Training, log: Path) -> AsyncIterator[asyncio.subpr
     await asyncio.to_thread(_end_ray, ray_dir)  # what a run left that was killed, before it goes on here
     ray_dir.mkdir(mode=0o700)  # Ray makes its own folders in it writable for everybody
     log.parent.mkdir(parents=True, exist_ok=True)
+    argv = (*training.program, *training.overrides())
+    note_program(argv)
     process = await asyncio.create_subprocess_exec(
-        *(*training.program, *training.overrides()),
+        *argv,
         cwd=training.folder,
         env=_environment(training, face, ray_dir),
         stdin=asyncio.subprocess.DEVNULL,

@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from openforge.errors import InfraError
+from openforge.program_log import note_program
 
 ROOT = Path(__file__).resolve().parent.parent
 _NEEDED = ("torch", "verl", "vllm", "transformers")
@@ -51,7 +52,10 @@ def _normal(name: str) -> str:
 def has_gpu() -> bool:
     """Whether an NVIDIA driver answers on this machine."""
     program = shutil.which("nvidia-smi")
-    return program is not None and subprocess.run([program, "-L"], capture_output=True, timeout=30).returncode == 0
+    try:
+        return program is not None and subprocess.run([program, "-L"], capture_output=True, timeout=30).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False  # a driver that hangs serves nobody
 
 
 def install(say: Callable[[str], None]) -> None:
@@ -80,6 +84,7 @@ def install(say: Callable[[str], None]) -> None:
 def _run(argv: list[str], say: Callable[[str], None]) -> int:
     """uv shows its own progress on a terminal; elsewhere a line now and then says that it is still at work."""
     began_s, count = time.monotonic(), len(pinned(_listing()))
+    note_program(argv)
     with subprocess.Popen(argv, stdout=sys.stderr) as process:
         try:
             while True:

@@ -93,14 +93,11 @@ def down() -> None:
     """Remove the cluster with all that runs in it. Runs, images and policies stay."""
     from cluster import kind
     from cluster.sim import control_plane
-    from openforge.errors import UsageError
+    from openforge_tui.overview import not_removed
 
     target = _config().target
     if target.kind == "kubernetes":
-        raise UsageError(
-            f"target {target.name!r} is a cluster that openforge does not make, and does not remove",
-            hint="what a run has in it goes when the run ends",
-        )
+        raise not_removed(target.name)
     name = target.cluster
     if control_plane.down(name) if target.kind == "sim" else kind.down(name, output.say):
         output.say(f"cluster {name} is gone")

@@ -1,4 +1,7 @@
-"""`openforge config show|validate|schema|init`. Knows nothing about merging or TOML."""
+"""`openforge config show|diff|validate|schema|init`. Knows nothing about merging or TOML."""
+
+from dataclasses import replace
+from typing import Annotated
 
 import typer
 
@@ -8,7 +11,7 @@ from openforge_tui.cli import output, settings
 def register(app: typer.Typer) -> None:
     config = typer.Typer(no_args_is_help=True)
     app.add_typer(config, name="config", help="Show, check and describe the configuration.")
-    for command in (show, validate, schema, init):
+    for command in (show, diff, validate, schema, init):
         config.command()(command)
 
 
@@ -18,6 +21,29 @@ def show() -> None:
 
     found = [row._asdict() for row in render.rows(settings.current().load())]
     output.emit(found, ["key", "value", "source"])
+
+
+def diff(
+    other: Annotated[str, typer.Argument(metavar="TARGET", help="A target, as openforge.toml names it.")],
+    from_target: Annotated[str | None, typer.Option("--from", help="Compared with (default: the chosen one).")] = None,
+) -> None:
+    """Print what a target changes: each key with both values and where they come from.
+
+    What is missing to run there is said on stderr; nothing is applied.
+    """
+    from openforge.config.diff import diff as differing
+    from openforge_tui.promote import TODAY, lacking
+
+    typed = settings.current()
+    here = replace(typed, target=from_target or typed.target).load()
+    there = replace(typed, target=other).load()
+    names = {"here": here.config.target.name, "there": there.config.target.name}
+    rows = [change._asdict() for change in differing(here, there)]
+    output.emit(rows, ["key", "here", "there", "set_here", "set_there"], headers=names)
+    for finding in lacking(there):
+        after = f"\n  next: {finding.next}" if finding.next else ""
+        output.say(f"{finding.state} {finding.check}: {finding.found}{after}")
+    output.say(TODAY)
 
 
 def validate() -> None:

@@ -1,6 +1,5 @@
 """`openforge images`: what was built for pods, and what can go."""
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -25,7 +24,7 @@ def list_images() -> None:
             "image": image.name,
             "kind": image.kind,
             "size_mb": round(image.size_bytes / 1e6),
-            "age": _age(image.created),
+            "age": images.age(image.created),
             "packages": len(image.versions.split()),
         }
         for image in images.list_images()
@@ -86,11 +85,3 @@ def prune() -> None:
     gone = images.remove_old(keep, output.say)
     output.emit([{"image": name} for name in gone], ["image"])
     output.say(f"{len(gone)} images removed")
-
-
-def _age(created: str) -> str:
-    seconds = (datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds()
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"

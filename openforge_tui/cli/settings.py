@@ -33,14 +33,10 @@ class Settings:
 
     def load_real(self) -> "Loaded":
         """The same, for what has no meaning where nothing runs. UsageError on a simulated cluster."""
-        from openforge.errors import UsageError
+        from openforge_tui.start_form import refuse_simulated
 
         loaded = self.load()
-        if loaded.config.target.kind == "sim":
-            raise UsageError(
-                "nothing runs in the pods of a simulated cluster: `openforge run` is all that can be tried there",
-                hint="leave --target out, or name another one",
-            )
+        refuse_simulated(loaded.config)
         return loaded
 
     def store_root(self) -> Path:
@@ -48,8 +44,10 @@ class Settings:
         return (self.project / Path(self.load().config.store.path).expanduser()).resolve()
 
     def words(self) -> tuple[str, ...]:
-        """The options that make another `openforge` see the same: project, store, target, overrides."""
-        options = {"--project": self.project, "--store": self.store and self.store.absolute(), "--target": self.target}
+        """The options that make another `openforge`, started in this folder, see the same: project, store, target,
+        overrides."""
+        elsewhere = None if self.project == Path.cwd() else self.project
+        options = {"--project": elsewhere, "--store": self.store and self.store.absolute(), "--target": self.target}
         typed = [word for option, value in options.items() if value is not None for word in (option, str(value))]
         return (*typed, *(word for pair in self.overrides.items() for word in ("--set", "=".join(pair))))
 

@@ -26,10 +26,16 @@ _NAMES = {
 }
 
 
+_WIDE = 100  # columns
+
+
 class HelpScreen(ModalScreen[None]):
     BINDINGS = [Binding("escape,q,question_mark,f1", "dismiss", "close")]  # noqa: RUF012
 
-    DEFAULT_CSS = "HelpScreen .dialog { width: 96%; max-width: 110; height: 90%; } HelpScreen Static { height: auto; }"
+    CSS = """
+    HelpScreen .dialog { width: 96%; max-width: 110; height: 90%; padding: 0 1; }
+    HelpScreen Static { height: auto; }
+    """
 
     def __init__(self, about: Screen[Any]) -> None:
         super().__init__()
@@ -40,23 +46,31 @@ class HelpScreen(ModalScreen[None]):
         self._bound = bound
 
     def compose(self) -> ComposeResult:
+        wide = self.app.size.width >= _WIDE
         with VerticalScroll(classes="dialog"):
-            yield Static(self._table())
+            yield Static(self._table(ids=wide))
+            if not wide:
+                yield Static(Text(f"\nthe ids, for [app.keys], are shown from {_WIDE} columns on", "dim"))
 
-    def _table(self) -> Table:
+    def _table(self, *, ids: bool) -> Table:
         table = Table(box=None, pad_edge=False, show_header=False, expand=True)
         table.add_column(no_wrap=True, style="bold")
         table.add_column(no_wrap=True)
         table.add_column(ratio=1, min_width=20)
-        table.add_column(no_wrap=True, style="dim", max_width=22)
-        for key, mode in ((mode.key, mode) for mode in MODES):
-            table.add_row(key, mode.noun, Text(mode.help), f"mode.{mode.noun}")
+        if ids:
+            table.add_column(no_wrap=True, style="dim", max_width=24)
         scope = ""
         for action in self._actions():
             if action.scope != scope:
+                if scope:
+                    table.add_row()
                 scope = action.scope
-                table.add_row("", "", "", "")
-            table.add_row(" ".join(self._bound[action.id]), action.title, Text(action.help), action.id)
+            row = (" ".join(self._bound[action.id]), action.title, Text(action.help), action.id)
+            table.add_row(*(row if ids else row[:3]))
+        table.add_row()
+        for mode in MODES:
+            row = (mode.key, mode.noun, Text(mode.help), f"mode.{mode.noun}")
+            table.add_row(*(row if ids else row[:3]))
         return table
 
     def _actions(self) -> list[Action]:

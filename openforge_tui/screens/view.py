@@ -114,6 +114,8 @@ class View(Screen[None]):
         except TimeoutError:
             self.header.trouble = f"no answer within {_LOAD_LIMIT_S:.0f} s; trying again"
         except Exception as error:  # a fault of ours must be seen, and must not take the app with it
+            if not self.query(Header):
+                return  # the screen was closed meanwhile
             self.header.trouble = (
                 f"{type(error).__name__}: {error} · written to {self.desk.note_fault(traceback.format_exc())}"
             )

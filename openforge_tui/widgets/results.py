@@ -174,4 +174,4 @@ class Results(Rows, inherit_bindings=False):
         return cell_text(scalar), Style.null() if scalar.is_valid else _DIM
 
     def to_the_right(self, column: int) -> bool:
-        return self._right[column]
+        return bool(self._right[column])

@@ -32,3 +32,19 @@ def test_validate_names_file_line_and_key(typed, tmp_path: Path, capfd) -> None:
 def test_schema_is_json(typed, capfd) -> None:
     assert typed("config", "schema") == 0
     assert json.loads(capfd.readouterr().out)["title"] == "openforge.toml"
+
+
+def test_diff_prints_what_a_target_changes_and_says_what_is_missing_there(typed, tmp_path: Path, capfd) -> None:
+    (tmp_path / "openforge.toml").write_text('version = 1\n[target.big]\nkind = "kubernetes"\ncontext = "c"\ngpu = 8\n')
+    assert typed("config", "diff", "big", "-o", "json") == 0
+    told = capfd.readouterr()
+    rows = {row["key"]: row for row in json.loads(told.out)}
+    assert (rows["target.gpu"]["here"], rows["target.gpu"]["there"]) == (0, 8)
+    assert rows["target.gpu"]["set_there"] == "target big (openforge.toml:5)"
+    assert "missing context: no context 'c'" in told.err
+    assert "needs [policy] base_url" in told.err
+    assert "not part of this version" in told.err
+    assert typed("config", "diff", "local", "--from", "big", "-o", "json") == 0
+    assert {row["key"]: row["there"] for row in json.loads(capfd.readouterr().out)}["target.gpu"] == 0
+    assert typed("config", "diff", "moon") == 2
+    assert "there is no target 'moon'" in capfd.readouterr().err

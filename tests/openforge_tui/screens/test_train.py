@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from synthetic_training import SyntheticTraining
 
+from cluster.detached import start_ticks
 from openforge_tui.screens.train import NONE, groups_text, trouble_of
 from openforge_tui.widgets.grid import Grid
 from openforge_tui.widgets.plot import Plot
@@ -137,7 +138,7 @@ async def test_a_training_of_ours_is_stopped_by_its_job(
         await app.until((folder / "child").exists)
         child = int((folder / "child").read_text())
         (folder / "job.json").write_text(json.dumps({"title": "t", "argv": ["train"], "started_at": 0.0}))
-        (folder / "pid").write_text(str(parent.pid))
+        (folder / "pid").write_text(f"{parent.pid} {start_ticks(parent.pid)}")
         told.write_text(json.dumps({"url": "", "token": "", "pid": child}))
         asked: list[int] = []
         monkeypatch.setattr("openforge_tui.jobs.os.kill", lambda pid, number: asked.append(pid))

@@ -1,0 +1,79 @@
+"""The parts of the overview, as far as they are plain functions of what is there."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from openforge.config import Loaded, load
+from openforge.errors import InfraError
+from openforge_tui.overview import Part, Row, asked, disk_rows, node_row, policy_rows, size_of
+
+NODE = {
+    "metadata": {"name": "openforge-control-plane"},
+    "status": {
+        "conditions": [{"type": "DiskPressure", "status": "False"}, {"type": "Ready", "status": "True"}],
+        "allocatable": {"cpu": "2", "memory": "16Gi", "pods": "250"},
+        "nodeInfo": {"kubeletVersion": "v1.36.1"},
+    },
+}
+
+
+def test_a_node_says_what_room_it_has_and_whether_it_is_ready() -> None:
+    row = node_row(NODE)
+    assert (row["name"], row["state"]) == ("node openforge-control-plane", "ok")
+    assert row["found"] == "2 cores, 16Gi memory, 250 pods; kubelet v1.36.1"
+    status = {**NODE["status"], "conditions": [{"type": "Ready", "status": "Unknown"}]}
+    assert node_row({**NODE, "status": status})["found"].startswith("not ready; ")
+
+
+def test_a_file_under_two_names_takes_its_place_once(tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(os.urandom(1 << 16))
+    alone = size_of(tmp_path)
+    os.link(tmp_path / "one", tmp_path / "other")
+    assert size_of(tmp_path) == alone
+    assert alone >= 1 << 16
+    assert size_of(tmp_path / "none") == 0
+
+
+def test_a_part_that_fails_is_a_row_with_its_hint(tmp_path: Path) -> None:
+    def refuse(load: object) -> list[Row]:
+        raise InfraError("docker went away", hint="openforge doctor")
+
+    [row] = asked(Part("images", 1.0, refuse), lambda target: load(tmp_path, target, env={}))
+    assert (row["part"], row["state"], row["found"], row["next"]) == (
+        *("images", "missing", "docker went away"),
+        "openforge doctor",
+    )
+
+
+@pytest.fixture
+def loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OPENFORGE_CACHE", str(tmp_path / "cache"))
+
+    def loading(target: str | None) -> Loaded:
+        return load(tmp_path, target, env={})
+
+    return loading
+
+
+def test_disk_is_told_of_folders_that_are_not_there_yet(loading) -> None:
+    assert [row["name"] for row in disk_rows(loading)] == ["store", "cache"]
+
+
+def test_policies_and_their_servers_are_listed_dead_ones_included(loading, tmp_path: Path) -> None:
+    servers = tmp_path / "cache" / "servers"
+    servers.mkdir(parents=True)
+    ticks = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(")")[2].split()[19]
+    alive = f'{{"pid": {os.getpid()}, "start_ticks": {ticks}, "port": 4001, "keep": true, "model": "starter-1"}}'
+    (servers / "a.json").write_text(alive)
+    (servers / "b.json").write_text('{"pid": 999999, "start_ticks": 1, "port": 4002, "keep": false}')
+    (servers / "c.json").write_text("{half")
+    rows = policy_rows(loading)
+    by_name = {row["name"]: row for row in rows}
+    assert by_name["starter"]["next"] == "openforge policy make starter"
+    told = [row["found"] for row in rows if row["name"] == "server"]
+    assert told == [
+        f"starter-1 on port 4001, process {os.getpid()}; stays until it is stopped",
+        "port 4002, process 999999 died; the next run starts another",
+    ]

@@ -74,6 +74,7 @@ class JobsScreen(View):
     SCOPE = "jobs"
     BINDINGS: ClassVar = bindings("jobs")
     DEFAULT_CSS = """
+    JobsScreen JobStrip { max-height: 0; }
     JobsScreen Grid { height: 40%; }
     JobsScreen #ending { height: auto; max-height: 4; padding: 0 1; background: $boost; }
     JobsScreen Log { height: 1fr; }

@@ -23,7 +23,6 @@ from openforge_tui.screens.view import View
 from openforge_tui.transcript import visible
 from openforge_tui.widgets.binding import bindings
 from openforge_tui.widgets.grid import Column, Grid
-from openforge_tui.widgets.job_strip import JobStrip
 
 _SIGNS = {"ok": "✓ ok", "note": "! note", "missing": "✗ missing", "asking": "… asking"}
 _STYLES = {"ok": "green", "note": "yellow", "missing": "bold red", "asking": "dim"}
@@ -56,7 +55,6 @@ class OverviewScreen(View):
     def compose_body(self) -> Iterable[Widget]:
         yield Grid(COLUMNS, "id")
         yield Static(id="detail", markup=False)
-        yield JobStrip()
 
     async def load(self) -> None:
         if self._busy - self.desk.running.keys():

@@ -10,7 +10,6 @@ from openforge_tui.screens.states import state_style
 from openforge_tui.screens.view import View
 from openforge_tui.widgets.binding import bindings
 from openforge_tui.widgets.grid import Column, Grid
-from openforge_tui.widgets.job_strip import JobStrip
 
 COLUMNS = (
     Column("run_id", "run"),
@@ -42,7 +41,6 @@ class RunsScreen(View):
 
     def compose_body(self) -> Iterable[Widget]:
         yield Grid(COLUMNS, "run_id")
-        yield JobStrip()
 
     async def load(self) -> None:
         rows = await self.desk.reader.runs()

@@ -25,6 +25,7 @@ from openforge_tui.transcript import visible
 from openforge_tui.widgets.binding import bindings
 from openforge_tui.widgets.grid import Grid
 from openforge_tui.widgets.header import Header
+from openforge_tui.widgets.job_strip import JobStrip
 
 if TYPE_CHECKING:
     from openforge_tui.app import Desk
@@ -70,6 +71,7 @@ class View(Screen[None]):
         yield Header(self.MODE, desk.target_name, remote=desk.is_remote, readonly=desk.readonly)
         with Vertical(id="body"):
             yield from self.compose_body()
+        yield JobStrip()
         yield Input(placeholder=f"filter: {HINT}", id="filter", classes="", compact=True)
         yield Footer(compact=True, show_command_palette=False)
 

@@ -79,10 +79,10 @@ def keys(project: Path) -> bool:
             taken["modes"] = [terminal.key(key) for key in _MODES.replace("4", "") * 3]
             terminal.key("4")
             time.sleep(1)
-            taken["sql editor"] = [terminal.key(key) for key in "select * from calls"]
+            taken["sql editor"] = [terminal.key(key) for key in "select * from rollouts"]
             terminal.memory_mb()
-            terminal.key("\x0a")
-            terminal.read_until("500")
+            terminal.key("\x1b[15~")  # f5
+            terminal.read_until(" rows · ")
             peak = 0.0
             for _ in range(10):
                 peak = max(peak, terminal.memory_mb())

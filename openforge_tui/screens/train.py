@@ -273,7 +273,7 @@ def groups_text(step: Step, width: int, height: int) -> Text:
             Text(f"{step.errors} more ended in an error of ours" if step.learned else f"{step.errors} in error")
         )
     rows.append(Text(_LEGEND, "dim"))
-    names = [f"{visible(group.task.rpartition("/")[2])} {visible(group.harness)}" for group in step.groups]
+    names = [f"{visible(group.task.rpartition('/')[2])} {visible(group.harness)}" for group in step.groups]
     wide = min(max(map(len, names), default=0), max(10, width // 2))
     room = max(1, width - wide - 8)
     space = height - len(rows)

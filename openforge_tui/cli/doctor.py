@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from openforge.config import Loaded
 
 
+COLUMNS = ("check", "state", "found", "next")
+
+
 def register(app: typer.Typer) -> None:
     app.command()(doctor)
 
@@ -18,6 +21,9 @@ def register(app: typer.Typer) -> None:
 def doctor(
     everything: Annotated[
         bool, typer.Option("--all", help="Also clusters, images, policies, runs under way and disk.")
+    ] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Print the commands that mend what was found, one a line; runs none.")
     ] = False,
 ) -> None:
     """Check this machine and say what to type next; exit code 5 when something that is needed is missing.
@@ -32,7 +38,11 @@ def doctor(
 
     config = settings.current().load().config
     found = machine.findings(machine.survey(config, settings.current().project), config)
-    output.emit([vars(finding) for finding in found], ["check", "state", "found", "next"])
+    if fix:
+        commands = [{"next": finding.next} for finding in found if finding.state != "ok" and finding.next]
+        output.emit(commands, ["next"], None if settings.current().output else "name")
+    else:
+        output.emit([vars(finding) for finding in found], COLUMNS)
     if missing := [finding for finding in found if finding.state == "missing"]:
         raise CheckError(f"missing: {', '.join(finding.check for finding in missing)}", hint=missing[0].next)
     output.say("nothing that is needed is missing; next: openforge demo")

@@ -1,6 +1,6 @@
 """A long text is laid out in a thread and drawn line by line, whatever is in it."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.text import Text
 from textual.app import App, ComposeResult
@@ -11,6 +11,7 @@ from openforge_tui.widgets.pane import Pane, _lines
 WIDTH = 40
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_no_text_breaks_a_line_or_reaches_the_terminal(text: str) -> None:
     for line in _lines(lambda: Text(visible(text)), WIDTH):
@@ -26,9 +27,11 @@ class Shown(App[None]):
 async def shown(pilot, pane: Pane, text: str, key: object = None) -> None:
     before = pane._lines
     pane.show(lambda: Text(text), key)
-    while pane._lines is before:
-        await pilot.pause(0.01)
-    await pilot.pause()
+    for _ in range(200):
+        if pane._lines is not before:
+            break
+        await pilot.pause(0.02)
+    await pilot.pause(0.1)
 
 
 async def test_it_keeps_its_place_when_the_same_thing_is_shown_again() -> None:

@@ -20,7 +20,8 @@ from openforge.errors import OpenForgeError
 from openforge_tui.actions import BY_ID, MODES
 from openforge_tui.jobs import Job, Jobs, outcome
 from openforge_tui.reader import Reader
-from openforge_tui.themes import THEMES
+from openforge_tui.screens.view import View
+from openforge_tui.themes import ANSI_DARK, THEMES
 from openforge_tui.transcript import visible
 from openforge_tui.widgets.binding import bindings, mode_bindings
 from openforge_tui.widgets.palette import ActionProvider
@@ -88,6 +89,7 @@ class Desk(App[None]):
         self.running: dict[str, Job] = {}  # jobs, as long as they do
         self._started = asyncio.Event()
         self._last_mode = ""
+        self.ansi_theme_dark = ANSI_DARK
         for theme in THEMES:
             self.register_theme(theme)
         settings = self.loaded.config.app
@@ -122,6 +124,8 @@ class Desk(App[None]):
         """To one of the six; the screens that are open in it stay open."""
         if noun != self.current_mode:
             self._last_mode = self.current_mode
+            if isinstance(self.screen, View):
+                self.screen.back_to = ""  # whoever left by hand does not come back by `back`
             self.switch_mode(noun)
 
     def action_last_mode(self) -> None:
@@ -136,15 +140,19 @@ class Desk(App[None]):
         """The rollouts of a run, whichever screen asks."""
         from openforge_tui.screens.rollouts import RolloutsScreen
 
-        self.action_mode("runs")
-        await self.push_screen(RolloutsScreen(run_id))
+        await self._open(RolloutsScreen(run_id))
 
     async def open_rollout(self, rollout_id: str, *, call_id: str | None = None) -> None:
         """One rollout, at one of its calls when it is named."""
         from openforge_tui.screens.rollout import RolloutScreen
 
+        await self._open(RolloutScreen(rollout_id, call_id=call_id))
+
+    async def _open(self, screen: View) -> None:
+        """Show it among the runs; `back` leads to where it was opened from."""
+        screen.back_to = "" if self.current_mode == "runs" else self.current_mode
         self.action_mode("runs")
-        await self.push_screen(RolloutScreen(rollout_id, call_id=call_id))
+        await self.push_screen(screen)
 
     async def open_id(self, text: str) -> bool:
         """Open what an id names: a run, a rollout or a call (`CALL@ROLLOUT`); False when it is none."""
@@ -199,8 +207,6 @@ class Desk(App[None]):
         if job.state != "done":
             kind = "warning" if job.state == "stopped" else "error"
         self.notify(visible("\n".join(lines)), title=f"job {job.state}", severity=kind, timeout=10, markup=False)
-        from openforge_tui.screens.view import View
-
         if isinstance(self.screen, View):
             self.screen.look_again()
 

@@ -1,6 +1,16 @@
 """How the app looks. Textual's own themes are there, too: `[app] theme`."""
 
+from rich.terminal_theme import MONOKAI, TerminalTheme
 from textual.theme import Theme
+
+_OWN = {3: (242, 193, 78), 5: (198, 120, 221), 11: (242, 193, 78), 13: (198, 120, 221)}
+# The sixteen colours on a dark ground. Of Monokai's, yellow is an orange that no eye tells from "dark orange", and
+# magenta is its red.
+ANSI_DARK = TerminalTheme(
+    MONOKAI.background_color,
+    MONOKAI.foreground_color,
+    [_OWN.get(number) or MONOKAI.ansi_colors[number] for number in range(16)],
+)
 
 THEMES = (
     Theme(

@@ -91,11 +91,15 @@ def _run(argv: list[str], say: Callable[[str], None]) -> int:
                 try:
                     return process.wait(timeout=None if sys.stderr.isatty() else _SAY_EVERY_S)
                 except subprocess.TimeoutExpired:
-                    there = count - len(missing())
-                    say(f"train set: {there} of {count} packages are in place after {time.monotonic() - began_s:.0f} s")
+                    say(f"train set: {how_far(count - len(missing()), count)} after {time.monotonic() - began_s:.0f} s")
         except BaseException:
             process.terminate()
             raise
+
+
+def how_far(there: int, count: int) -> str:
+    """What the installer is at; once every package is there it still compiles them, for minutes where cores are few."""
+    return f"{there} of {count} packages are in place" + (", compiling them" if there == count else "")
 
 
 def _name_vllm() -> None:

@@ -145,6 +145,7 @@ class RunFold:
             "done": states["done"],
             "failed": states["failed"],
             "error": states["error"] + states["lost"],
+            "cancelled": states["cancelled"],
             "reward": round(sum(rewards) / len(rewards), 3) if rewards else None,
         }
 

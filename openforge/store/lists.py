@@ -15,6 +15,7 @@ RUN_COLUMNS = (
     "done",
     "failed",
     "error",
+    "cancelled",
     "reward",
     "created_at",
     "harnesses",
@@ -39,7 +40,8 @@ _RUNS = """
         coalesce(policy->>'model', policy->>'$') AS policy,
         array_to_string(TRY_CAST(harnesses AS VARCHAR[]), ' ') AS harnesses, count(o.rollout_id) AS rollouts,
         count(*) FILTER (o.state = 'done') AS done, count(*) FILTER (o.state = 'failed') AS failed,
-        count(*) FILTER (o.state IN ('error', 'lost')) AS error, round(avg(reward), 3) AS reward
+        count(*) FILTER (o.state IN ('error', 'lost')) AS error,
+        count(*) FILTER (o.state = 'cancelled') AS cancelled, round(avg(reward), 3) AS reward
     FROM runs r LEFT JOIN rollouts o USING (run_id) GROUP BY ALL ORDER BY run_id DESC"""
 _ROLLOUTS = """
     SELECT rollout_id, state, reward, coalesce(calls, 0) AS calls, prompt_tokens, completion_tokens, samples,

@@ -154,10 +154,15 @@ def _root(
     ] = None,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     spec: Annotated[bool, typer.Option("--spec", help="Print every command and option as JSON.")] = False,
-    readonly: Annotated[bool, typer.Option("--readonly", help="With no verb: an app that only looks.")] = False,
+    readonly: Annotated[
+        bool, typer.Option("--readonly", help="An app that only looks (with no verb, app or web).")
+    ] = False,
 ) -> int | None:
     """Put real agent harnesses inside the RL training loop, and keep every token."""
     _take(output, project, store, target, overrides)
+    if readonly and ctx.invoked_subcommand not in (None, "app", "web"):
+        raise UsageError("--readonly is for the app", hint="openforge --readonly, or openforge web --readonly")
+    settings.change(readonly=readonly)
     if version:
         typer.echo(__version__)
     elif spec:
@@ -168,7 +173,7 @@ def _root(
         if sys.stdin.isatty() and sys.stdout.isatty():
             from openforge_tui.cli.desk import desk
 
-            return desk(readonly=readonly)
+            return desk()
         typer.echo(ctx.get_help())
     return None
 

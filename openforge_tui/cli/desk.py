@@ -24,7 +24,7 @@ def desk(
 
     check_mode(mode)
     typed = settings.current()
-    return open_desk(Opening(typed.load(), typed.words(), readonly, mode))
+    return open_desk(Opening(typed.load(), typed.words(), readonly or typed.readonly, mode))
 
 
 def check_mode(mode: str) -> None:

@@ -24,6 +24,7 @@ class Settings:
     store: Path | None = None
     target: str | None = None
     overrides: dict[str, str] = field(default_factory=dict)
+    readonly: bool = False  # of the app: typed before its verb, or without any
 
     def load(self) -> "Loaded":
         """The configuration in force here: flags typed now win over every file. Raises ConfigError."""

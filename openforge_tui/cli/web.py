@@ -31,7 +31,8 @@ def web(
     check_mode(mode)
     typed = settings.current()
     typed.load()  # what is wrong with the configuration is told here, not in every tab
-    argv = [sys.executable, "-m", "openforge_tui", "app", mode, *typed.words(), *(["--readonly"] if readonly else [])]
+    looks_only = ["--readonly"] if readonly or typed.readonly else []
+    argv = [sys.executable, "-m", "openforge_tui", "app", mode, *typed.words(), *looks_only]
 
     def listening(url: str) -> None:
         if (typed.output or "table") == "table":

@@ -138,7 +138,7 @@ class RolloutsScreen(View):
         if len(chosen) == 2:
             await self.app.push_screen(CompareScreen(*chosen))
         else:
-            self.say(f"two are compared, and {len(chosen)} marked: space marks a rollout, v compares it with this one")
+            self.say(f"two are compared, {len(self._marked)} marked: mark one with space, then v on the other")
 
     async def action_log(self) -> None:
         from openforge_tui.screens.run_log import RunLogScreen
@@ -207,7 +207,7 @@ def _group_row(value: str, rows: Sequence[Row]) -> Row:
         "failed": states.count("failed"),
         "error": states.count("error") + states.count("lost"),
         "reward": _mean(rows, "reward"),
-        "calls": _mean(rows, "calls"),
+        "calls": _mean([row for row in rows if row["calls"] or row["seconds"] is not None], "calls"),  # that began
         "sampled": _mean(rows, "completion_tokens"),
         "seconds": _mean(rows, "seconds"),
     }

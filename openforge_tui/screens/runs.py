@@ -18,6 +18,7 @@ COLUMNS = (
     Column("done", right=True),
     Column("failed", right=True),
     Column("error", right=True, style=lambda count: "red" if count else "dim"),
+    Column("cancelled", right=True, style=lambda count: "yellow" if count else "dim"),
     Column("reward", text=lambda value: f"{value:.2f}", right=True),
     Column("created_at", "begun (UTC)", text=lambda at: at.strftime("%d %b %H:%M")),
     Column("harnesses"),
@@ -50,7 +51,8 @@ class RunsScreen(View):
         chosen = [row for row in rows if self.matches(row)]
         grid.show(await self.desk.reader.work(grid.prepare, chosen))
         self.header.crumbs = "runs"
-        hidden = f"{len(chosen)} of {len(rows)} runs" if self.filter_text else f"{len(rows)} runs"
+        all_of_them = "1 run" if len(rows) == 1 else f"{len(rows)} runs"
+        hidden = f"{len(chosen)} of {all_of_them}" if self.filter_text else all_of_them
         self.header.note = hidden if rows else "no runs yet: r starts one"
 
     async def action_open(self) -> None:

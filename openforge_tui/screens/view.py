@@ -52,6 +52,7 @@ class View(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
+        self.back_to = ""  # the mode this screen was opened from, when that is another
         self.loads = 0  # how often `load` has come to its end
         self._again = asyncio.Event()
         self._test: Test = parse_filter("")
@@ -181,6 +182,8 @@ class View(Screen[None]):
             self._leave_filter()
         elif len(self.app.screen_stack) > 1:
             self.app.pop_screen()
+            if self.back_to:
+                self.desk.action_mode(self.back_to)
 
     # Following
 

@@ -37,5 +37,6 @@ class JobStrip(Static):
         text = Text(f"▶ {visible(job.title)}{more}, {duration(time.time() - job.started_at)} ", "bold cyan")
         end = Text("   J shows it", "dim")
         text.append(visible(line))
-        text.truncate(max(self.size.width - end.cell_len, 1), overflow="ellipsis")
+        room = self.screen.size.width - 2  # its own width is not known yet when it has just come up
+        text.truncate(max(room - end.cell_len, 1), overflow="ellipsis")
         self.update(text.append_text(end))

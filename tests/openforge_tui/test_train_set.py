@@ -20,3 +20,8 @@ def test_a_package_without_its_record_is_still_being_installed(tmp_path: Path, m
     assert train_set.missing() == ["other.one"]
     (tmp_path / "other_one-2.0.dist-info" / "RECORD").touch()
     assert train_set.missing() == []
+
+
+def test_the_wait_after_the_last_package_says_what_it_is_for() -> None:
+    assert train_set.how_far(142, 301) == "142 of 301 packages are in place"
+    assert train_set.how_far(301, 301) == "301 of 301 packages are in place, compiling them"

@@ -34,6 +34,7 @@ def varied(make_run):
     run.state(broken, "running", attempt=1)
     run.call(broken, attempt=1, ids=False, completion_tokens=None, prompt_tokens=None)
     run.state(f"{run.run_id}.b.codex.1", "queued")
+    run.state(f"{run.run_id}.b.codex.2", "cancelled", detail="cancelled while queued")
     return run
 
 

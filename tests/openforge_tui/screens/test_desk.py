@@ -48,7 +48,7 @@ async def test_the_command_line_knows_views_actions_and_ids(run, open_desk) -> N
         await app.press("colon", *"back", "enter")
         assert type(app.view).__name__ == "RunsScreen"
         await app.press("colon", *"filter nothing-like-it", "enter")
-        await app.until_text("0 of 1 runs")
+        await app.until_text("0 of 1 run")
 
 
 async def test_the_palette_offers_the_screens_own_actions_as_noun_and_verb(run, open_desk) -> None:
@@ -120,11 +120,11 @@ async def test_the_store_may_go_and_come_back(run, open_desk, project) -> None:
     run.end()
     store = project / ".openforge"
     async with open_desk(mode="runs") as app:
-        await app.until_text("1 runs")
+        await app.until_text("  1 run")
         store.rename(project / "away")
         await app.until_text("no runs")
         (project / "away").rename(store)
-        await app.until_text("1 runs")
+        await app.until_text("  1 run")
 
 
 async def test_age_is_shown_and_pausing_stops_it(run, open_desk) -> None:

@@ -77,6 +77,8 @@ async def test_enter_opens_the_rollout_of_a_call(run: Any, project: Path, open_d
         await app.press("enter")
         await app.until(lambda: type(app.view).__name__ == "RolloutScreen")
         assert rollout_id.partition(".")[2].split(".")[0] in app.text()
+        await app.press("escape")
+        assert app.desk.current_mode == "live"
     await orchestrator.end()
 
 

@@ -166,7 +166,8 @@ async def test_the_progress_of_a_job_is_seen_and_it_is_stopped(cache: Path, open
     log.write_text("the first line\n")
     async with open_desk(mode="overview") as app:
         app.desk.start("follow", FOREVER)
-        await app.until_text("▶ follow, ")
+        await app.until_text("J shows it")
+        assert "▶ follow, " in app.text()  # in the first line that is drawn, too
         await app.until_text("the first line   J shows it")
         with log.open("a") as file:
             file.write("step 2 of 3\n")

@@ -30,6 +30,20 @@ async def test_a_group_opens_into_its_members(run, open_desk) -> None:
         assert "fix-mean.pi.0" in app.text()
 
 
+async def test_what_never_began_does_not_lower_the_mean_of_calls(run, open_desk) -> None:
+    run.state(f"{run.run_id}.fix-mean.react.7", "cancelled", detail="cancelled while queued")
+    async with open_desk() as app:
+        await to_rollouts(app)
+        await app.press("g", "g")
+        await app.until_text("by harness")
+        known = [row for row in await app.desk.reader.rollouts(run.run_id) if row["harness"] == "react"]
+        assert sorted(row["calls"] for row in known)[0] == 0
+        while app.view.grid.current["group"] != "react":
+            await app.press("down")
+        assert app.view.grid.current["rollouts"] == len(known)
+        assert app.view.grid.current["calls"] == sum(row["calls"] for row in known) / (len(known) - 1)
+
+
 async def test_faults_only_hides_what_went_well_and_says_so(run, open_desk) -> None:
     async with open_desk() as app:
         await to_rollouts(app)
@@ -73,7 +87,11 @@ async def test_two_marked_rollouts_are_compared(run, open_desk) -> None:
     async with open_desk() as app:
         await to_rollouts(app)
         await app.press("v")
-        await app.until(lambda: "two are compared" in str([note.message for note in app.desk._notifications]))
+        await app.until(
+            lambda: (
+                "mark one with space, then v on the other" in str([note.message for note in app.desk._notifications])
+            )
+        )
         await app.press("space", "v")
         await app.until_text("compare")
 

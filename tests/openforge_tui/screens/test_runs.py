@@ -10,9 +10,17 @@ async def test_runs_are_listed(run, open_desk, snapshot, size) -> None:
         snapshot(app, "runs")
 
 
+async def test_what_was_cancelled_is_counted(run, open_desk) -> None:
+    run.state(f"{run.run_id}.fix-mean.react.7", "cancelled", detail="cancelled while queued")
+    run.end()
+    async with open_desk() as app:
+        await app.press("slash", *"-l cancelled=1", "enter")
+        await app.until_text("1 of 1 run")
+
+
 async def test_a_filter_says_what_it_hides(run, open_desk) -> None:
     async with open_desk() as app:
         await app.press("slash", *"-l state=done", "enter")
-        await app.until_text("0 of 1 runs")
+        await app.until_text("0 of 1 run")
         await app.press("escape")
-        await app.until_text("1 runs")
+        await app.until_text("  1 run")

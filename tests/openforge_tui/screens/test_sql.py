@@ -183,6 +183,21 @@ async def test_enter_opens_what_a_cell_names(run, open_desk) -> None:
         await app.until_text(f"{call} · chat")
 
 
+async def test_escape_comes_back_to_the_rows_that_a_rollout_was_opened_from(run, open_desk) -> None:
+    async with open_desk("sql") as app:
+        await ask(app, "select run_id, rollout_id from rollouts")
+        await app.press("escape", "enter", "enter")
+        assert isinstance(app.view, RolloutScreen)
+        await app.press("escape")
+        assert isinstance(app.view, RolloutsScreen)  # it was opened from there
+        await app.press("escape")
+        assert app.desk.current_mode == "sql"
+        await app.press("enter", "1", "2")  # whoever left by hand goes the way of that view
+        assert isinstance(app.view, RolloutsScreen)
+        await app.press("escape")
+        assert app.desk.current_mode == "runs"
+
+
 async def test_an_id_is_told_by_its_form_and_one_that_names_nothing_is_said(run, open_desk) -> None:
     async with open_desk("sql") as app:
         await ask(app, "select 'r06p3bn2fbdm.fix-mean.react.0' as example")

@@ -9,6 +9,21 @@ from openforge.errors import UsageError
 FILE_NAME = "orchestrator.lock"
 
 
+def is_held(run_dir: Path) -> bool:
+    """Whether an orchestrator has the run, in this very folder: a copy of the folder is nobody's."""
+    try:
+        fd = os.open(run_dir / FILE_NAME, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 class RunLock:
     """Held from `take` to `drop`."""
 

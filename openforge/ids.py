@@ -89,7 +89,7 @@ def resolve_run(text: str, known: Iterable[str]) -> RunId:
         raise UsageError("there are no runs yet", hint="start one with `openforge demo` or `openforge run`")
     if text == "latest":
         return RunId(runs[-1])
-    hits = [run for run in runs if run.startswith(text)]
+    hits = [run for run in runs if text and run.startswith(text)]
     if text in hits:
         return RunId(text)
     if len(hits) == 1:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from textual import work
 from textual.app import App
 from textual.binding import BindingType
+from textual.dom import DOMNode
 from textual.screen import Screen
 
 from openforge.errors import OpenForgeError
@@ -27,6 +28,8 @@ from openforge_tui.widgets.binding import bindings, mode_bindings
 from openforge_tui.widgets.palette import ActionProvider
 
 if TYPE_CHECKING:
+    from textual.actions import ActionParseResult
+
     from openforge.config import Loaded
 
 _WATCH_S = 0.5
@@ -132,6 +135,19 @@ class Desk(App[None]):
         if self._last_mode:
             self.action_mode(self._last_mode)
 
+    async def run_action(
+        self,
+        action: "str | ActionParseResult",
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """What an action cannot do is told; it does not end the app."""
+        try:
+            return await super().run_action(action, default_namespace, namespaces)
+        except OpenForgeError as error:
+            self.tell(error)
+            return True
+
     async def action_back(self) -> None:
         """One step back, as the screen in front understands it."""
         await self.run_action("screen.back")
@@ -187,7 +203,10 @@ class Desk(App[None]):
     @work(group="jobs")
     async def _watch_jobs(self) -> None:
         """Say how jobs end, those that an earlier app started included; looks at nothing while none runs."""
-        self.running |= {job.id: job for job in await self.reader.work(self.jobs.all) if job.running}
+        try:
+            self.running |= {job.id: job for job in await self.reader.work(self.jobs.all) if job.running}
+        except OpenForgeError as error:
+            self.tell(error)
         while True:
             if not self.running:
                 self._started.clear()
@@ -284,7 +303,10 @@ class Desk(App[None]):
         self.exit(message=self._left_running())
 
     def _left_running(self) -> str | None:
-        going_on = [job for job in self.jobs.all() if job.running]
+        try:
+            going_on = [job for job in self.jobs.all() if job.running]
+        except OSError:  # whoever wants to leave may, whatever became of the store
+            going_on = list(self.running.values())
         if not going_on:
             return None
         lines = [

@@ -7,6 +7,7 @@ from typing import Any
 
 import aiohttp
 
+from cluster.run_lock import is_held
 from openforge.errors import InfraError, UsageError
 from openforge.store.connect import find_run
 from openforge.store.transcript import find_rollout
@@ -29,11 +30,14 @@ async def cancel(store_root: Path, names: Sequence[str]) -> list[dict[str, Any]]
 async def _ask(http: aiohttp.ClientSession, run_dir: Path, rollout_id: str) -> list[dict[str, Any]]:
     try:
         face = json.loads((run_dir / "orchestrator.json").read_text())
-    except (OSError, ValueError):
+        url, token = f"{face['url']}/rollouts" + (f"/{rollout_id}" if rollout_id else ""), face["token"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise UsageError(f"run {run_dir.name} is not under way", hint="openforge status lists what is") from None
-    url = f"{face['url']}/rollouts" + (f"/{rollout_id}" if rollout_id else "")
+    if not is_held(run_dir):  # its address would lead to the run that was copied
+        summary = f"the orchestrator of {run_dir.name} (pid {face.get('pid')}) does not answer: it died, or has the run"
+        raise InfraError(f"{summary} in another folder, of which this is a copy", hint=f"openforge logs {run_dir.name}")
     try:
-        async with http.delete(url, headers={"Authorization": f"Bearer {face['token']}"}) as response:
+        async with http.delete(url, headers={"Authorization": f"Bearer {token}"}) as response:
             told = await response.json()
     except (OSError, TimeoutError, ValueError, aiohttp.ClientError) as error:
         summary = f"the orchestrator of {run_dir.name} (pid {face.get('pid')}) does not answer: {error}"

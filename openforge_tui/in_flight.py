@@ -148,7 +148,7 @@ async def _ask(http: aiohttp.ClientSession, file: Path) -> _Answer:
             return _Answer(told if isinstance(told, dict) else None, pid)
     except aiohttp.ClientConnectorError:
         return _Answer(None, pid, nobody=True)
-    except (OSError, ValueError, KeyError, TypeError, TimeoutError, aiohttp.ClientError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, TimeoutError, aiohttp.ClientError):
         return _Answer(None, pid)
 
 

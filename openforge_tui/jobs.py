@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -101,9 +101,11 @@ class Jobs:
     def start(self, title: str, argv: Sequence[str]) -> Job:
         """Start `openforge ARGV …`; the oldest that have ended are forgotten. Raises InfraError."""
         words, began = self.words(argv), time.time()
+        folder = None
         try:
             self._forget_old()
             folder = self._new_folder()
+            (folder / "job.json").write_text(json.dumps({"title": title, "argv": words, "started_at": began}))
             command = [sys.executable, "-P", "-m", "openforge_tui.job_process", str(folder)]
             with (folder / "output.log").open("wb") as output:
                 fcntl.flock(output, fcntl.LOCK_EX)  # of the open file, so that whoever inherits it holds it
@@ -117,9 +119,14 @@ class Jobs:
                 )
             self._children.append(process)
             found = Detached.of(process.pid)
-            (folder / "pid").write_text(f"{found.pid} {found.start_ticks}")
-            (folder / "job.json").write_text(json.dumps({"title": title, "argv": words, "started_at": began}))
+            try:
+                (folder / "pid").write_text(f"{found.pid} {found.start_ticks}")
+            except OSError:  # nobody could ever find it again
+                process.terminate()
+                raise
         except OSError as error:
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
             raise InfraError(
                 f"cannot start `{shlex.join(('openforge', *words))}`: {error}", hint="openforge doctor"
             ) from None
@@ -135,7 +142,7 @@ class Jobs:
         """The same job as it is now."""
         for child in self._children:
             child.poll()
-        return _read(job.folder) or job
+        return _read(job.folder) or replace(job, running=job.process.alive())
 
     def stop(self, job: Job) -> None:
         """Ask it to end in good order, as Ctrl-C does."""
@@ -216,9 +223,10 @@ def _read(folder: Path) -> Job | None:
     try:
         about = json.loads((folder / "job.json").read_text())
         process = Detached(*map(int, (folder / "pid").read_text().split()))
-        running = _held(folder / "output.log")
-        job = Job(folder, about["title"], tuple(about["argv"]), process, about["started_at"], running=running)
-    except (OSError, ValueError, TypeError, KeyError):
+        running, began = _held(folder / "output.log"), float(about["started_at"])
+        time.localtime(began)  # a time that there is
+        job = Job(folder, str(about["title"]), tuple(map(str, about["argv"])), process, began, running=running)
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None  # it is being made, or could not be started
     try:
         code, ended_at = int((folder / "exit").read_text()), (folder / "exit").stat().st_mtime

@@ -31,5 +31,5 @@ async def _ask(http: aiohttp.ClientSession, file: Path) -> dict[str, Any] | None
             response.raise_for_status()
             answer: dict[str, Any] = await response.json()
             return {**answer, "pid": face["pid"]}
-    except (OSError, ValueError, KeyError, TimeoutError, aiohttp.ClientError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, TimeoutError, aiohttp.ClientError):
         return None

@@ -6,22 +6,24 @@ import signal
 from pathlib import Path
 
 from cluster.http import FILE_NAME
+from openforge.errors import InfraError
 from openforge_tui.jobs import Jobs
 
 
 def pid_of(store_root: Path, run_id: str) -> int | None:
     """The process of a run's orchestrator, as it told; None when it has told none."""
     try:
-        return int(json.loads((store_root / "runs" / run_id / FILE_NAME).read_text())["pid"])
-    except (OSError, ValueError, KeyError):
+        pid = int(json.loads((store_root / "runs" / run_id / FILE_NAME).read_text())["pid"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
+    return pid if pid > 0 else None  # to the kernel, 0 and less are whole groups of processes
 
 
 def is_alive(pid: int) -> bool:
     """Whether there is such a process, whoever's it is; no process is called 0."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         pass  # somebody else's, and alive
@@ -29,7 +31,10 @@ def is_alive(pid: int) -> bool:
 
 
 def stop_orchestrator(jobs: Jobs, pid: int) -> bool:
-    """Ask it to end in good order, as Ctrl-C does, by its job when it is one of ours; False when it has ended."""
+    """Ask it to end in good order, as Ctrl-C does, by its job when it is one of ours; False when it has ended.
+
+    Raises InfraError when it is somebody else's.
+    """
     parent = _parent(pid)
     for job in jobs.all():
         if job.running and parent == job.pid:
@@ -37,8 +42,10 @@ def stop_orchestrator(jobs: Jobs, pid: int) -> bool:
             return True
     try:
         os.kill(pid, signal.SIGINT)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
+    except PermissionError:
+        raise InfraError(f"process {pid} is another user's, who alone can end it", hint=f"ps -fp {pid}") from None
     return True
 
 

@@ -9,6 +9,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,9 @@ def write_bundle(loaded: Loaded, dest: Path) -> list[str]:
                 archive.addfile(about, io.BytesIO(data))
                 names.append(name)
     except OSError as error:
+        if not isinstance(error, FileExistsError):  # half a bundle is none
+            with suppress(OSError):
+                dest.unlink()
         raise InfraError(f"{dest}: {error.strerror or error}", hint="--to names another place") from None
     return names
 

@@ -30,7 +30,10 @@ _DOUBT = math.log(0.9)
 _ROLES = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
 _STATES = {"done": "green", "failed": "yellow", "error": "red", "lost": "red", "cancelled": "yellow"}
 _CONTINUES = ("root", "append")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
+    r"\U000e0000-\U000e007f]"
+)
 # How likely a sampled token was, from certain to surprising.
 _SHADES = ((0.9, "green"), (0.5, "yellow"), (0.1, "dark_orange"), (0.0, "bold red"))
 
@@ -45,7 +48,10 @@ class Look:
 
 
 def visible(text: str) -> str:
-    """`text` with each control character as a sign: ESC as ␛, a C1 or bidi control as its code. Newlines, tabs stay."""
+    """`text` with each control character as a sign: ESC as ␛, a C1 or bidi control as its code. Newlines, tabs stay.
+
+    So is a lone surrogate (a file name that is no UTF-8 has them), which no terminal takes.
+    """
     return _CONTROL.sub(_sign, text)
 
 

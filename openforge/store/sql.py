@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -109,8 +109,9 @@ class SafeSql:
             self._process, self._stopped = process, ""
             try:
                 assert process.stdin is not None
-                process.stdin.write(json.dumps(request).encode())
-                process.stdin.close()
+                with suppress(BrokenPipeError):  # it was stopped as soon as it was started, which is told below
+                    process.stdin.write(json.dumps(request).encode())
+                    process.stdin.close()
                 yield process
             finally:
                 self._process = None
@@ -132,9 +133,10 @@ class SafeSql:
             return _ERRORS.get(told["kind"], OpenForgeError)(told["summary"], hint=told["hint"])
         except (ValueError, LookupError, TypeError):
             last = said.splitlines()[-1] if said else ""
-            return InfraError(
-                f"the query's process ended with code {code} {last}".strip(), hint="was it out of memory? select less"
+            hint = (
+                "openforge doctor" if "Error" in last and "Memory" not in last else "was it out of memory? select less"
             )
+            return InfraError(f"the query's process ended with code {code} {last}".strip(), hint=hint)
 
 
 class _Deadline:

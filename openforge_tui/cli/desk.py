@@ -1,5 +1,7 @@
 """`openforge` alone, or `openforge app`: opens the app."""
 
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -23,6 +25,8 @@ def desk(
     from openforge_tui.app import Opening, open_desk
 
     check_mode(mode)
+    if "TEXTUAL_DRIVER" not in os.environ and not (sys.stdin.isatty() and sys.stderr.isatty()):  # a tab has a driver
+        raise UsageError("the app needs a terminal: no key would reach it here", hint="openforge runs, openforge web")
     typed = settings.current()
     return open_desk(Opening(typed.load(), typed.words(), readonly or typed.readonly, mode))
 

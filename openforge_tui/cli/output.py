@@ -6,6 +6,7 @@ Does not know any verb.
 
 import asyncio
 import csv
+import errno
 import io
 import os
 import re
@@ -17,7 +18,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openforge.errors import OpenForgeError, UsageError
+from openforge.errors import InfraError, OpenForgeError, UsageError
 from openforge_tui.cli import settings
 
 if TYPE_CHECKING:
@@ -126,10 +127,18 @@ def run_command(command: Callable[[], object]) -> int:
         return _interrupted()
     except BrokenPipeError:
         return _reader_left()
+    except OSError as error:
+        if error.errno not in _MACHINE:
+            raise  # a fault of ours: all of it is told
+        say(f"error: {error.filename or 'a file'}: {error.strerror}\n  next: openforge doctor")
+        return InfraError.exit_code
     except SystemExit as end:
         if end.code == 130:  # typer's way to hand on a KeyboardInterrupt
             return _interrupted()
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+
+
+_MACHINE = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
 def _stops() -> list[signal.Signals]:

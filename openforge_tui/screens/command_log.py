@@ -11,6 +11,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
+from openforge.errors import OpenForgeError
 from openforge_tui.jobs import Job, programs
 from openforge_tui.screens.jobs import STYLES
 from openforge_tui.transcript import visible
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from openforge_tui.app import Desk
 
 _MOST = 500
+_KEYS = "c copies the line · esc closes"
 
 
 class Line(NamedTuple):
@@ -63,7 +65,7 @@ class CommandLogScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield OptionList()
-            yield Label("c copies the line · esc closes", classes="keys")
+            yield Label(_KEYS, classes="keys")
 
     async def on_mount(self) -> None:
         await self._draw()
@@ -71,7 +73,12 @@ class CommandLogScreen(ModalScreen[None]):
 
     async def _draw(self) -> None:
         desk = cast("Desk", self.app)
-        lines = await desk.reader.work(lambda: lines_of(desk.jobs.all()))
+        try:
+            lines = await desk.reader.work(lambda: lines_of(desk.jobs.all()))
+        except OpenForgeError as error:
+            self.query_one(Label).update(Text(visible(f"⚠ {error.summary} · esc closes"), "bold yellow"))
+            return
+        self.query_one(Label).update(_KEYS)
         if lines == self._lines and lines:
             return
         listed = self.query_one(OptionList)

@@ -9,6 +9,7 @@ from rich.text import Text
 from textual.widget import Widget
 from textual.widgets import Log, Static
 
+from openforge.errors import OpenForgeError
 from openforge_tui.jobs import Job, duration, outcome
 from openforge_tui.screens.dialog import Confirm
 from openforge_tui.screens.view import View
@@ -108,7 +109,10 @@ class JobsScreen(View):
         await self._show_output()
 
     async def on_grid_moved(self, event: Grid.Moved) -> None:
-        await self._show_output()
+        try:
+            await self._show_output()
+        except OpenForgeError:  # another app forgot this job: the next load tells
+            self.look_again()
 
     @property
     def job(self) -> Job | None:

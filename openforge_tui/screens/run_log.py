@@ -12,6 +12,7 @@ from openforge_tui.screens.view import View
 from openforge_tui.transcript import visible
 
 _MOST_LINES = 20_000
+_CUT = 2000  # characters of a line
 
 
 class RunLogScreen(View):
@@ -63,4 +64,10 @@ def _new_lines(tail: Tail) -> list[str]:
     records = tail.poll()
     while tail.more:
         records += tail.poll()
-    return [visible(event_line(record)).replace("\n", "⏎") for record in sorted(records, key=lambda one: one["ts"])]
+    return [_shortened(event_line(record)) for record in sorted(records, key=lambda one: one["ts"])]
+
+
+def _shortened(line: str) -> str:
+    """So that neither drawing nor a filter's regular expression takes long; `openforge logs` prints the whole."""
+    left = len(line) - _CUT
+    return visible(line[:_CUT] + (f" … {left} more characters" if left > 0 else "")).replace("\n", "⏎")

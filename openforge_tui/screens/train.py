@@ -184,7 +184,8 @@ class TrainScreen(View):
         await self._show_chosen()
 
     async def action_choose(self) -> None:
-        assert self._runs is not None
+        if self._runs is None:
+            return  # pressed before anything was read
         runs = await self.desk.reader.work(self._runs.newest_first)
         if not runs:
             self.say(NONE)
@@ -235,7 +236,11 @@ class TrainScreen(View):
             )
 
     def _stop(self, pid: int) -> None:
-        if stop_orchestrator(self.desk.jobs, pid):
+        try:
+            asked = stop_orchestrator(self.desk.jobs, pid)
+        except OpenForgeError as error:
+            return self.desk.tell(error)
+        if asked:
             self._stopping.add(pid)
             self.say(f"asked process {pid} to stop at the end of its step")
         else:

@@ -41,6 +41,8 @@ def test_what_is_no_rollout_id_is_refused(text: str) -> None:
 def test_a_run_is_found_by_id_prefix_and_latest() -> None:
     runs = ["r2b", "r1", "r2a", "r2"]
     assert ids.resolve_run("latest", runs) == "r2b"
+    with pytest.raises(UsageError, match="no run is called ''"):
+        ids.resolve_run("", ["r1"])  # an unset variable in a script names no run, however few there are
     assert ids.resolve_run("r2a", runs) == "r2a"
     assert ids.resolve_run("r2", runs) == "r2"  # an exact id wins over longer ones
     assert ids.resolve_run("r1", iter(runs)) == "r1"

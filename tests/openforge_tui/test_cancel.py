@@ -1,13 +1,16 @@
 """Ending what goes on, by asking a real orchestrator; and what is said when there is none."""
 
 import json
+import shutil
 
 import pytest
 
+from cluster.run_lock import RunLock
 from openforge.errors import InfraError, UsageError
 from openforge_tui.cancel import cancel
 from tests.cluster.conftest import desk, isolated, model  # noqa: F401
 from tests.cluster.desk import until
+from tests.openforge_tui.fake_orchestrator import FakeOrchestrator
 
 SLEEP = "sleep 60\n"
 
@@ -29,6 +32,27 @@ async def test_a_run_that_is_not_under_way_says_so(store_root) -> None:
     (store_root / "runs" / "r0000000aaa").mkdir()
     with pytest.raises(UsageError, match="r0000000aaa is not under way"):
         await cancel(store_root, ["latest"])
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "3", "[" * 100_000])
+async def test_a_face_that_is_none_is_not_under_way(store_root, text: str) -> None:
+    folder = store_root / "runs" / "r0000000aaa"
+    folder.mkdir()
+    (folder / "orchestrator.json").write_text(text)
+    with pytest.raises(UsageError, match="r0000000aaa is not under way"):
+        await cancel(store_root, ["latest"])
+
+
+async def test_a_copied_store_does_not_end_the_run_that_goes_on_in_the_first(store_root, tmp_path) -> None:
+    fake = FakeOrchestrator(store_root, "r0000000aaa")
+    await fake.start()
+    lock = RunLock(store_root / "runs" / "r0000000aaa")
+    lock.take()
+    shutil.copytree(store_root, tmp_path / "copy")
+    with pytest.raises(InfraError, match="in another folder, of which this is a copy"):
+        await cancel(tmp_path / "copy", ["latest"])
+    lock.drop()
+    await fake.end()
 
 
 async def test_an_orchestrator_that_is_gone_says_so(store_root) -> None:

@@ -111,7 +111,11 @@ async def test_one_whose_process_is_gone_is_said_to_have_died(tmp_path: Path, wa
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"url": 3, "token": "x", "pid": 1}', '{"url": "http://127.0.0.1:1"}']
+    "text",
+    [
+        *("", "[]", "{}", "[" * 100_000, '{"url": 3, "token": "x", "pid": 1}', '{"url": "http://127.0.0.1:1"}'),
+        *(f'{{"url": "http://127.0.0.1:1", "token": "x", "pid": {pid}}}' for pid in ("1e999", "9" * 30)),
+    ],
 )
 async def test_a_file_that_says_nothing_harms_nobody(tmp_path: Path, watch: InFlight, text: str) -> None:
     (tmp_path / "runs" / RUN).mkdir(parents=True)

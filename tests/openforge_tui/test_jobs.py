@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.detached import Detached
+from cluster.detached import Detached, start_ticks
 from openforge.errors import InfraError
 from openforge_tui import jobs as jobs_module
 from openforge_tui.jobs import Job, Jobs, duration, last_line, outcome, programs, run_id_of
@@ -156,6 +157,47 @@ def test_a_half_written_folder_is_no_job(jobs: Jobs, tmp_path: Path) -> None:
     (tmp_path / "desk" / "jobs" / "00001" / "job.json").write_text('{"title": "half')
     assert jobs.all() == []
     assert jobs.start("init", ["init"]).id == "00002"
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        *("[" * 100_000, "[]", '{"title": "t", "argv": ["init"], "started_at": "today"}'),
+        *(f'{{"title": "t", "argv": ["init"], "started_at": {at}}}' for at in ("NaN", "Infinity", "1e300", "null")),
+    ],
+)
+def test_a_folder_that_holds_nonsense_is_no_job(tmp_path: Path, about: str) -> None:
+    folder = tmp_path / "00001"
+    folder.mkdir()
+    for name, text in (("job.json", about), ("pid", "1 1"), ("output.log", "")):
+        (folder / name).write_text(text)
+    assert Jobs(tmp_path).all() == []
+
+
+def test_a_job_whose_folder_was_deleted_does_not_run_for_ever(jobs: Jobs) -> None:
+    job = following(jobs)
+    shutil.rmtree(job.folder)
+    assert jobs.again(job).running
+    jobs.stop(job)
+    wait(lambda: not jobs.again(job).running)
+
+
+def test_a_full_disk_leaves_no_command_that_nobody_can_find(
+    jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, started = Path.write_text, []
+
+    def full(path: Path, text: str) -> int:
+        if path.name == "pid":
+            started.append(int(text.split()[0]))
+            raise OSError(28, "No space left on device")
+        return write(path, text)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(InfraError, match="No space left"):
+        jobs.start("follow", FOREVER)
+    wait(lambda: jobs.all() == [] and start_ticks(started[0]) < 0)
+    assert list((tmp_path / "desk" / "jobs").iterdir()) == []
 
 
 def test_the_base_words_stand_before_every_command(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ async def test_every_run_that_answers_is_told_with_its_process(tmp_path: Path) -
             "r3": json.dumps({"url": "http://127.0.0.1:9", "token": "right", "pid": 44}),  # nobody is there any more
             "r4": "{half",
             "r5": "{}",
+            "r6": "[]",
+            "r7": "[" * 100_000,
         }
         for run_id, text in faces.items():
             (tmp_path / "runs" / run_id).mkdir(parents=True)

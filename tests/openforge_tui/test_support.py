@@ -29,6 +29,16 @@ def test_a_bundle_has_what_a_report_needs_and_no_secret(tmp_path: Path, monkeypa
     assert {"check", "state", "found", "next"} <= set(doctor[0])
 
 
+def test_half_a_bundle_is_not_left_behind(tmp_path: Path, monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tarfile.TarFile, "addfile", full)
+    with pytest.raises(InfraError, match="No space left"):
+        write_bundle(load(tmp_path), tmp_path / "bundle.tar.gz")
+    assert not (tmp_path / "bundle.tar.gz").exists()
+
+
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(InfraError, match="nowhere"):
         write_bundle(load(tmp_path), tmp_path / "nowhere" / "bundle.tar.gz")

@@ -38,6 +38,11 @@ def test_no_control_character_survives_but_newline_and_tab(text: str) -> None:
     assert not any(0x7F <= ord(char) <= 0x9F or 0x202A <= ord(char) <= 0x202E for char in shown)
 
 
+@given(st.text(alphabet=st.characters()))
+def test_what_is_shown_can_be_written_to_a_terminal(text: str) -> None:
+    visible(f"{text}\udcff\ud800").encode()
+
+
 @given(st.text(alphabet=st.sampled_from("[]/red\x1b\\bold m31;")))
 def test_markup_in_a_text_is_text(text: str) -> None:
     assert "".join(visible(text).split()) in "".join(drawn(transcript(text)).split())

@@ -23,6 +23,19 @@ SLOW = "SELECT count(*) FROM range(100000) a, range(1000000) b WHERE a.range * b
 STUBBORN = "SELECT list_sum(range(500000000))"  # DuckDB neither counts its memory nor interrupts it
 
 
+def test_one_that_is_stopped_before_it_was_asked_says_so(safe: SafeSql, monkeypatch: pytest.MonkeyPatch) -> None:
+    dumps = json.dumps
+
+    def stop_first(request: object) -> str:
+        safe.cancel()
+        time.sleep(0.2)
+        return dumps(request)
+
+    monkeypatch.setattr("openforge.store.sql.json.dumps", stop_first)
+    with pytest.raises(OpenForgeError, match="the query was stopped"):
+        safe.query("SELECT 1")
+
+
 @pytest.fixture
 def safe(make_run, store_root: Path) -> SafeSql:
     make_run().rollout()

@@ -1,5 +1,6 @@
 """How the app is opened from the command line."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ def test_readonly_holds_before_and_after_the_verb(
 ) -> None:
     seen: list[app_.Opening] = []
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TEXTUAL_DRIVER", "one that reads no terminal")
     monkeypatch.setattr(app_, "open_desk", seen.append)
     assert main(typed) == 0
     assert [(opening.readonly, opening.mode) for opening in seen] == [("--readonly" in typed, "runs")]
@@ -43,3 +45,16 @@ def test_readonly_before_another_verb_is_refused(capfd: pytest.CaptureFixture[st
     assert main(["--readonly", "runs"]) == 2
     assert "--readonly is for the app" in capfd.readouterr().err
     settings.reset()
+
+
+def test_without_a_terminal_it_says_so_and_ends(tmp_path: Path) -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "openforge_tui", "--project", str(tmp_path), "app"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert found.returncode == 2
+    assert "error: the app needs a terminal" in found.stderr
+    assert found.stdout == ""

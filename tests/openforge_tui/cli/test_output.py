@@ -97,6 +97,8 @@ def test_what_a_command_returns(command: Callable[[], object], code: int) -> Non
         (InfraError("down"), 3),
         (TimeLimitError("late"), 4),
         (CheckError("found"), 5),
+        (PermissionError(13, "Permission denied", "runs"), 3),
+        (NotADirectoryError(20, "Not a directory", "/dev/null/runs"), 3),
         (KeyboardInterrupt(), 130),
         (BrokenPipeError(), 0),
         (SystemExit("text"), 1),

@@ -116,6 +116,16 @@ async def test_a_fault_of_ours_is_shown_and_kept(run, open_desk, monkeypatch) ->
         assert "ZeroDivisionError" in (app.desk.desk_dir / "faults.log").read_text()
 
 
+async def test_an_action_that_cannot_read_is_told_and_ends_nothing(run, open_desk, monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "harnesses")
+
+    async with open_desk(mode="overview") as app:
+        monkeypatch.setattr("openforge_tui.screens.overview._harnesses", refuse)
+        await app.desk.run_action("screen.install")
+        await app.until(lambda: "harnesses: Permission denied" in str([n.message for n in app.desk._notifications]))
+
+
 async def test_the_store_may_go_and_come_back(run, open_desk, project) -> None:
     run.end()
     store = project / ".openforge"

@@ -1,6 +1,7 @@
 """Jobs as a person sees them: made-up folders for the pictures, a real process to be stopped."""
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from openforge_tui.jobs import Job
+from openforge_tui.jobs import Job, Jobs
 from openforge_tui.screens import jobs as screen
 from tests.openforge_tui.screens.conftest import SIZES
 
@@ -161,3 +162,36 @@ async def test_how_a_job_ended_is_told_wherever_one_is(project: Path, open_desk)
 
 def _ended(app: Any, job: Job) -> bool:
     return job.id not in app.desk.running
+
+
+async def test_the_command_log_says_what_it_cannot_read(some, open_desk, monkeypatch) -> None:
+    async with open_desk() as app:
+        await app.press("ctrl+l")
+        await app.until_text("$ openforge images build")
+        every = app.desk.jobs.all
+        monkeypatch.setattr(app.desk.jobs, "all", _refuse)
+        await app.until_text("jobs: Permission denied")
+        monkeypatch.setattr(app.desk.jobs, "all", every)
+        await app.until_text("c copies the line")
+
+
+async def test_jobs_that_cannot_be_read_end_neither_the_app_nor_its_leaving(project, open_desk, monkeypatch) -> None:
+    monkeypatch.setattr(Jobs, "all", _refuse)
+    async with open_desk() as app:
+        await app.press("J")
+        await app.until_text("jobs: Permission denied")
+        await app.pilot.press("q")
+        await app.until(lambda: app.desk.return_code == 0)
+
+
+async def test_a_job_that_another_app_forgot_may_be_moved_to(some, open_desk) -> None:
+    async with open_desk() as app:
+        await app.press("J")
+        for folder in (some / ".openforge" / "desk" / "jobs").iterdir():
+            shutil.rmtree(folder)
+        await app.pilot.press("down", "down")
+        await app.until_text("long work that is started in the app stands here")
+
+
+def _refuse(*_: object) -> list[Job]:
+    raise PermissionError(13, "Permission denied", "jobs")

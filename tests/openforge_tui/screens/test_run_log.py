@@ -26,3 +26,12 @@ async def test_the_filter_is_asked_of_old_lines_and_new(run, open_desk) -> None:
         run.state(f"{run.run_id}.rename-txt.react.0", "running")
         await app.until_text("rename-txt.react.0")
         assert "other.react" not in app.text()
+
+
+async def test_an_endless_line_blocks_no_key(run, open_desk) -> None:
+    run.state(f"{run.run_id}.long.react.0", "error", error_class="x", detail="a" * 1_000_000)
+    async with open_desk(size=(100, 20)) as app:
+        await to_log(app)
+        await app.press("slash", *"a.*a.*b$", "enter")
+        await app.press("escape")
+        assert all(len(line) < 2100 for line in app.view._lines)

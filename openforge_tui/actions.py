@@ -4,7 +4,10 @@ An action's id is `<scope>.<name>`; a screen (or widget) of that scope has the m
 `[app.keys]` remaps. Data only: no Textual, no screens.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
+
+from openforge.errors import ConfigError
 
 
 class Action(NamedTuple):
@@ -147,3 +150,26 @@ def of_scopes(*scopes: str) -> list[Action]:
 
 
 BY_ID = {action.id: action for action in ACTIONS}
+_MODE_KEYS = {f"mode.{mode.noun}": mode.key for mode in MODES}
+_EVERYWHERE = {"app", "view", "mode"}  # scopes that share a screen with every other
+
+
+def check_keys(keys: Mapping[str, str]) -> None:
+    """Raise ConfigError when `[app.keys]` names an action that is none, or a key that another action has there."""
+    default = {**{action.id: action.keys for action in ACTIONS}, **_MODE_KEYS}
+    for name, typed in keys.items():
+        if name not in default:
+            raise ConfigError(f"[app.keys] {name}: there is no such action", hint="`?` in the app lists them by id")
+        for other in default:
+            taken = set(keys.get(other, default[other]).split(",")) & set(typed.split(","))
+            if other != name and taken and _meet(name, other):
+                key = min(taken)
+                raise ConfigError(
+                    f"[app.keys] {name}: {key!r} is the key of {other} already", hint=f"give {other} another one, too"
+                )
+
+
+def _meet(one: str, other: str) -> bool:
+    """Whether two actions can be on one screen."""
+    scopes = {one.partition(".")[0], other.partition(".")[0]}
+    return len(scopes) == 1 or bool(scopes & _EVERYWHERE) or ("grid" in scopes and "pane" not in scopes)

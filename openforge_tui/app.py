@@ -18,7 +18,7 @@ from textual.dom import DOMNode
 from textual.screen import Screen
 
 from openforge.errors import OpenForgeError
-from openforge_tui.actions import BY_ID, MODES
+from openforge_tui.actions import MODES, check_keys
 from openforge_tui.jobs import Job, Jobs, outcome
 from openforge_tui.reader import Reader
 from openforge_tui.screens.view import View
@@ -317,11 +317,7 @@ class Desk(App[None]):
 
 def open_desk(opening: Opening) -> int:
     """Run the app to its end; returns the exit code."""
-    unknown = [name for name in opening.loaded.config.app.keys if name not in BY_ID and not name.startswith("mode.")]
-    if unknown:
-        from openforge.errors import ConfigError
-
-        raise ConfigError(f"[app.keys] {unknown[0]}: there is no such action", hint="`?` in the app lists them by id")
+    check_keys(opening.loaded.config.app.keys)
     assert opening.mode in {mode.noun for mode in MODES}
     desk = Desk(opening)
     desk.run()

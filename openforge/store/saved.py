@@ -40,12 +40,12 @@ ORDER BY harness""",
         "Where reward was lost: tasks and harnesses, the lowest reward first, with a rollout to look at.",
         """
 SELECT task, harness, count(*) AS rollouts, avg(reward) AS reward,
-    max(avg(reward)) OVER (PARTITION BY task) AS best_harness,
+    max(avg(reward)) OVER (PARTITION BY task) AS best_reward,
     arg_min(rollout_id, reward) AS rollout_id
 FROM rollouts
 WHERE reward IS NOT NULL
 GROUP BY task, harness
-ORDER BY reward, best_harness DESC, task, harness""",
+ORDER BY reward, best_reward DESC, task, harness""",
     ),
     Saved(
         "breaks",

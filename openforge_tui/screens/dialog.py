@@ -90,6 +90,7 @@ class Reading(ModalScreen[None]):
             yield Label(visible(self._title), markup=False)
             with VerticalScroll():
                 yield Static(visible(self._text), markup=False, id="text")
+            yield Label("\n[dim]esc closes · c copies[/dim]")
 
     def show(self, text: str) -> None:
         """Another text."""

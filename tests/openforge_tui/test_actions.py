@@ -2,11 +2,13 @@
 
 import importlib
 import pkgutil
+import re
 
 import pytest
 
 import openforge_tui.screens
-from openforge_tui.actions import ACTIONS, BY_ID, MODES, of_scopes
+from openforge.errors import ConfigError
+from openforge_tui.actions import ACTIONS, BY_ID, MODES, check_keys, of_scopes
 from openforge_tui.app import Desk
 from openforge_tui.screens.view import View
 from openforge_tui.widgets.grid import Grid
@@ -47,3 +49,23 @@ def test_what_changes_something_is_marked_so() -> None:
     assert {"up", "down", "cancel", "retry", "install", "build", "validate"} <= names
     assert not {action.id for action in ACTIONS if action.scope in ("view", "grid", "pane", "app") and action.changes}
     assert {"open", "mark", "filter"} <= harmless - names
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"runs.fly": "z"}, "no such action"),
+        ({"runs.open": "x"}, "'x' is the key of runs.export"),
+        ({"runs.open": "q"}, "'q' is the key of app.quit"),
+        ({"runs.open": "4"}, "'4' is the key of mode.sql"),
+        ({"runs.open": "z", "runs.export": "z"}, "'z' is the key of"),
+    ],
+)
+def test_a_key_that_would_take_anothers_place_is_refused(keys: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        check_keys(keys)
+
+
+def test_keys_may_be_exchanged_and_the_same_key_may_mean_something_on_another_screen() -> None:
+    check_keys({"runs.open": "x", "runs.export": "enter"})
+    check_keys({"runs.open": "z", "live.open": "z"})

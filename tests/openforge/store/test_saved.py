@@ -14,7 +14,7 @@ from openforge.store.sql import SafeSql
 
 COLUMNS = {
     "harnesses": "harness rollouts graded success reward errors calls sampled",
-    "lost": "task harness rollouts reward best_harness rollout_id",
+    "lost": "task harness rollouts reward best_reward rollout_id",
     "breaks": "harness break_reason calls share call_id",
     "slow": "rollout_id call_id state duration_s ttft_s prompt_len sampled tokens_per_s",
     "lengths": "rollout_id attempt call_id turn prompt_len sampled ttft_s duration_s",
@@ -73,7 +73,7 @@ def test_reward_that_was_lost_comes_first_with_its_worst_rollout(run: SyntheticR
     run.rollout("mixed", "pi", 0, reward=1.0)
     rows = ask("lost")
     assert [(row["task"], row["harness"]) for row in rows[:2]] == [("hard", "react"), ("mixed", "pi")]
-    assert rows[0]["best_harness"] == 1.0
+    assert rows[0]["best_reward"] == 1.0
     assert rows[1]["rollout_id"] == worst
 
 

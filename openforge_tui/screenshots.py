@@ -33,15 +33,11 @@ SHOTS = (
     Shot("runs", "runs"),
     Shot("rollouts", "runs", ("enter",)),
     Shot("rollout", "runs", _ROLLOUT),
-    Shot("tokens", "runs", (*_ROLLOUT, "right_square_bracket")),
+    Shot("tokens", "runs", (*_ROLLOUT, "right_square_bracket", "down", "~struck")),
     Shot(
         "sql",
         "sql",
-        (
-            *"select harness, count(*) as rollouts, avg(reward) as reward from rollouts group by all order by all",
-            "f5",
-            "~ctrl+j",
-        ),
+        ("f3", "down", "enter", "f5", "~ctrl+j", "escape"),  # where reward was lost
     ),
     Shot("train", "train"),
     Shot("promote", "promote"),

@@ -174,6 +174,8 @@ class HttpFace:
         return _answer(200, self._orchestrator.roster.find(name))
 
     async def _cancel_all(self, request: web.Request) -> web.Response:
+        if request.query.get("run") == "cancelled":  # a trainer at its end says nothing of the kind
+            self._orchestrator.cancelled = True
         ended = await self._orchestrator.cancel_all()
         return _answer(200, {"rollouts": [account_of(rollout) for rollout in ended]})
 

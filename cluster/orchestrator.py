@@ -70,6 +70,7 @@ class Orchestrator:
         self.index = RunIndex(run_dir)
         self.policies: dict[str, dict[str, Any]] = {"default": dict(policy or {})}
         self.policy_died = policy_died or asyncio.Event()
+        self.cancelled = False  # somebody asked for the end of the whole run
         self._on_event, self._say = on_event, say
         self._queue: FairQueue[Rollout] = FairQueue(config.run.harness_concurrency)
         self._starts = StartGate(config.run.concurrency)
@@ -381,7 +382,7 @@ class Orchestrator:
                 self._finish(rollout, State.CANCELLED, "the run ended before it started")
         await self._recorders.stop()
         await self.runtime.close()
-        state, reason = end_of_run(self.rollouts.values(), error)
+        state, reason = end_of_run(self.rollouts.values(), error, cancelled=self.cancelled)
         try:
             self.journal.append("run.end", state=state, reason=reason)
         except JournalError:

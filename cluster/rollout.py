@@ -137,8 +137,13 @@ def journal_columns(rollout: Rollout, state: State, runtime: str) -> dict[str, A
     }
 
 
-def end_of_run(rollouts: Collection[Rollout], error: BaseException | None) -> tuple[str, str | None]:
-    """The state that a run ends in, and why when that is not as it should be. `error`: what ended its orchestrator."""
+def end_of_run(
+    rollouts: Collection[Rollout], error: BaseException | None, *, cancelled: bool = False
+) -> tuple[str, str | None]:
+    """The state that a run ends in, and why when that is not as it should be. `error`: what ended its orchestrator;
+    `cancelled`: somebody asked for the end of the whole run."""
+    if error is None and cancelled:
+        return "cancelled", "its end was asked for"
     if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
         return "cancelled", "interrupted"
     if error is not None:

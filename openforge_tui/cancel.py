@@ -30,7 +30,7 @@ async def cancel(store_root: Path, names: Sequence[str]) -> list[dict[str, Any]]
 async def _ask(http: aiohttp.ClientSession, run_dir: Path, rollout_id: str) -> list[dict[str, Any]]:
     try:
         face = json.loads((run_dir / "orchestrator.json").read_text())
-        url, token = f"{face['url']}/rollouts" + (f"/{rollout_id}" if rollout_id else ""), face["token"]
+        url, token = f"{face['url']}/rollouts" + (f"/{rollout_id}" if rollout_id else "?run=cancelled"), face["token"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise UsageError(f"run {run_dir.name} is not under way", hint="openforge status lists what is") from None
     if not is_held(run_dir):  # its address would lead to the run that was copied

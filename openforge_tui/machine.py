@@ -96,7 +96,9 @@ def findings(machine: Machine, config: Config) -> list[Finding]:
     if config.target.kind == "kubernetes":
         where = config.target.context or "the kubeconfig's current context"
         found.append(Finding("cluster", "note", f"{where}: not asked", f"openforge up --target {config.target.name}"))
-    if not machine.file:
+    if machine.file:
+        found.append(Finding("configuration", "ok", FILE_NAME))
+    else:
         found.append(Finding("configuration", "note", f"no {FILE_NAME} here; the defaults hold", "openforge init"))
     return [*found, *_policy(machine)]
 

@@ -14,7 +14,7 @@ from tempfile import NamedTemporaryFile
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from openforge.errors import InfraError, UsageError
+from openforge.errors import InfraError, OpenForgeError, UsageError
 from openforge.journal.reader import Place, Tail, read_lines
 from openforge.store.fold import KINDS, Row, RunFold
 from openforge.store.snapshot import known_runs, live_writers
@@ -147,9 +147,9 @@ class Reader:
         return self._followed.setdefault(run_id, Followed(run_dir)).look()
 
     def _runs(self) -> list[Row]:
-        from openforge.store.lists import list_runs
-
         found = known_runs(self.store_root)
+        if self._run_rows and not self.store_root.is_dir():
+            raise InfraError(f"the store {self.store_root} is gone", hint="it is looked for again")
         rows: dict[str, Row | None] = {}
         stale: dict[str, object] = {}
         for run_id in found:
@@ -160,10 +160,22 @@ class Reader:
             rows[run_id] = None if known is None else known[1]
             if known is None or known[0] != stamp:
                 stale[run_id] = stamp
-        for told in list_runs(self.store_root, list(stale)) if stale else ():
+        for told in self._ask_runs(list(stale)) if stale else ():
             self._run_rows[told["run_id"]] = (stale[told["run_id"]], told)
             rows[told["run_id"]] = told
         return [row for run_id in reversed(found) if (row := rows[run_id])]
+
+    def _ask_runs(self, runs: list[str]) -> list[Row]:
+        """Their rows; one that cannot be read says so in its own row and hides no other."""
+        from openforge.store.lists import RUN_COLUMNS, list_runs
+
+        try:
+            return list_runs(self.store_root, runs)
+        except OpenForgeError as error:
+            if len(runs) > 1:
+                return [row for run_id in runs for row in self._ask_runs([run_id])]
+            told = {"run_id": runs[0], "state": "unreadable", "policy": error.summary}
+            return [dict.fromkeys(RUN_COLUMNS) | told]
 
     def _rollouts(self, run_id: str) -> list[Row]:
         from openforge.store.lists import list_rollouts

@@ -110,7 +110,7 @@ class SqlScreen(View):
         if not self.query(SqlEditor) or self.editor.text_input is None:
             self.call_after_refresh(self._arrived, text)
             return
-        self.editor.put(text)
+        self.editor.put(visible(text))
         self.action_run()
 
     # Asking
@@ -173,6 +173,9 @@ class SqlScreen(View):
         before = self.results
         after = Results(layout)
         await self.mount(after, after=before)
+        ids = [column for column, name in enumerate(layout.table.column_names) if name in _IDS]
+        if ids and sum(layout.widths[: ids[0] + 1]) < self._room:
+            after.move_cursor(column=ids[0])  # enter then opens what the row is about
         if before.has_focus:
             after.focus()
         await before.remove()

@@ -11,6 +11,7 @@ _STYLES = {
     "interrupted": "red",
     "error": "red",
     "lost": "red",
+    "unreadable": "red",
 }
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from cluster.run_lock import RunLock
 from openforge.errors import InfraError, UsageError
+from openforge.store.lists import list_runs
 from openforge_tui.cancel import cancel
 from tests.cluster.conftest import desk, isolated, model  # noqa: F401
 from tests.cluster.desk import until
@@ -26,6 +27,7 @@ async def test_a_rollout_is_ended_then_the_rest_of_the_run(desk) -> None:  # noq
         assert (ended["rollout_id"], ended["state"]) == (rollouts[0].id, "cancelled")
         assert {one["rollout_id"] for one in await cancel(desk.store, ["latest"])} >= {rollouts[1].id, rollouts[2].id}
         assert {str(rollout.state) for rollout in rollouts} == {"cancelled"}
+    assert [row["state"] for row in list_runs(desk.store)] == ["cancelled"]
 
 
 async def test_a_run_that_is_not_under_way_says_so(store_root) -> None:

@@ -76,3 +76,25 @@ async def test_what_cannot_be_read_is_told(run, monkeypatch) -> None:
 
     with pytest.raises(InfraError, match="/some/file: Permission denied"):
         await reader.work(broken)
+
+
+async def test_a_run_that_cannot_be_read_hides_no_other(run, store_root) -> None:
+    run.end()
+    other = SyntheticRun(store_root, "r0000000bbb")
+    other.end()
+    damaged = other.run_dir / "parquet"
+    damaged.mkdir()
+    (damaged / "manifest.json").write_text("{")
+    rows = {row["run_id"]: row for row in await Reader(store_root).runs()}
+    assert rows[run.run_id]["state"] == "done"
+    assert rows["r0000000bbb"]["state"] == "unreadable"
+    assert "manifest.json is damaged" in rows["r0000000bbb"]["policy"]
+
+
+async def test_a_store_that_went_away_is_not_an_empty_one(run, store_root) -> None:
+    reader = Reader(store_root)
+    run.end()
+    assert len(await reader.runs()) == 1
+    store_root.rename(store_root.with_name("away"))
+    with pytest.raises(InfraError, match="is gone"):
+        await reader.runs()

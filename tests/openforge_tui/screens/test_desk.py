@@ -132,7 +132,7 @@ async def test_the_store_may_go_and_come_back(run, open_desk, project) -> None:
     async with open_desk(mode="runs") as app:
         await app.until_text("  1 run")
         store.rename(project / "away")
-        await app.until_text("no runs")
+        await app.until_text("is gone")
         (project / "away").rename(store)
         await app.until_text("  1 run")
 

@@ -173,8 +173,9 @@ class SqlScreen(View):
         before = self.results
         after = Results(layout)
         await self.mount(after, after=before)
-        ids = [column for column, name in enumerate(layout.table.column_names) if name in _IDS]
-        if ids and sum(layout.widths[: ids[0] + 1]) < self._room:
+        table = layout.table.slice(0, 1)
+        ids = [at for at, name in enumerate(table.column_names) if name in _IDS and table.column(at).null_count == 0]
+        if ids and table.num_rows and sum(layout.widths[: ids[0] + 1]) < self._room:
             after.move_cursor(column=ids[0])  # enter then opens what the row is about
         if before.has_focus:
             after.focus()

@@ -210,6 +210,14 @@ async def test_an_id_is_told_by_its_form_and_one_that_names_nothing_is_said(run,
         await app.until(lambda: any("no call is called" in note.message for note in app.desk._notifications))
 
 
+async def test_enter_on_a_fresh_result_opens_what_its_first_row_is_about(run, open_desk) -> None:
+    async with open_desk("sql") as app:
+        await ask(app, "select reward, rollout_id from rollouts order by reward, rollout_id")
+        await app.press("escape", "enter")
+        assert isinstance(app.view, RolloutScreen)
+        assert app.view.rollout_id == f"{run.run_id}.fix-mean.pi.0"
+
+
 async def test_enter_on_another_cell_shows_all_of_it(run, open_desk) -> None:
     async with open_desk("sql") as app:
         await ask(app, "select repeat('word ', 100) || 'the end' as long, null as run_id, {'a': [1, 2]} as nested")

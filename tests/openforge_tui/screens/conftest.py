@@ -71,7 +71,8 @@ class Opened:
         raise AssertionError(f"it did not come to that; the screen:\n{self.text()}")
 
     async def until_text(self, text: str) -> None:
-        await self.until(lambda: text in self.text())
+        """Until it is on the screen; where it was broken into lines, too."""
+        await self.until(lambda: text in self.text() or text in " ".join(self.text().replace("│", " ").split()))
 
 
 @pytest.fixture

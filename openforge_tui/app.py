@@ -43,6 +43,9 @@ _SCREENS = {
 }
 
 
+_PRELOAD_S = 0.5  # after the first picture
+
+
 def _first_screen(noun: str) -> Callable[[], Screen[Any]]:
     def make() -> Screen[Any]:
         module, name = _SCREENS[noun]
@@ -116,7 +119,14 @@ class Desk(App[None]):
 
     def on_mount(self) -> None:
         self.switch_mode(self.opening.mode)
+        self.set_timer(_PRELOAD_S, self._preload)
         self._watch_jobs()
+
+    @work(group="preload")
+    async def _preload(self) -> None:
+        """Load the other screens' modules before their keys are pressed."""
+        for module, _ in _SCREENS.values():
+            await self.reader.work(import_module, f"openforge_tui.screens.{module}")
 
     def on_unmount(self) -> None:
         self.reader.close()

@@ -39,7 +39,7 @@ SHOTS = (
         "sql",
         ("f3", "down", "enter", "f5", "~ctrl+j", "escape"),  # where reward was lost
     ),
-    Shot("train", "train"),
+    Shot("train", "train", ("~mean",)),
     Shot("promote", "promote"),
     Shot("help", "runs", ("question_mark",)),
 )

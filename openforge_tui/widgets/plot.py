@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from rich.style import Style
 from rich.text import Text
 from textual.color import Color
 from textual.widgets import Static
@@ -113,7 +114,7 @@ def lines(series: Sequence[Series], look: Look, *, title: str, x_title: str, cur
     rows = [head] if title else []
     if height >= 4 and look.width >= 16:
         thin = [[downsample(part, 2 * look.width) for part in some] for some in parts]
-        rows.append(Text.from_ansi(_figure(thin, points, look, height, cursor), no_wrap=True))
+        rows.append(_foreground(Text.from_ansi(_figure(thin, points, look, height, cursor), no_wrap=True)))
     return Text("\n").join([*rows, *legend])
 
 
@@ -205,6 +206,15 @@ def short(value: float) -> str:
         if abs(value) >= size:
             return f"{value / (1e3 if letter == 'k' else size):.3g}{letter}"
     return f"{value:.0f}" if value == int(value) else f"{value:.3g}"
+
+
+def _foreground(text: Text) -> Text:
+    """Without backgrounds: plotext's "default" one is not the widget's."""
+    text.spans = [
+        span._replace(style=Style(color=span.style.color)) if isinstance(span.style, Style) else span
+        for span in text.spans
+    ]
+    return text
 
 
 def _legend(series: Sequence[Series], look: Look, x_title: str, cursor: float | None) -> list[Text]:

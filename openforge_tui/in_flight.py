@@ -5,27 +5,25 @@ Does not know a screen.
 """
 
 import asyncio
-import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import aiohttp
 
-from cluster.http import FILE_NAME
 from openforge.errors import UsageError
 from openforge.ids import split_rollout_id
 from openforge.store.fold import Answered
+from openforge_tui.live_status import Answer, ask, faces, session
 from openforge_tui.orchestrators import is_alive
 from openforge_tui.reader import Followed
 
 type Row = dict[str, Any]
 
 GROUPS = ("", "shard", "harness")
-_ANSWER_S = 5.0  # then it has failed, and is asked again
 _PATIENCE_S = 0.8  # that one look waits for those that have not answered
 RATE_S = 10.0  # over which tokens a second are counted
 _LATE_S = 2.0  # without an answer for longer, it is said
@@ -78,35 +76,27 @@ class Standing:
         return f"{self.run_id}  rollouts: {rollouts or 'none'} · calls: {calls or 'none'}{rate}"
 
 
-class _Answer(NamedTuple):
-    """`nobody`: nothing listens where its file says."""
-
-    told: dict[str, Any] | None
-    pid: int = 0
-    nobody: bool = False
-
-
 class InFlight:
     """`look` as often as you like; `close` at the end."""
 
     def __init__(self, store_root: Path) -> None:
         self._store_root = store_root
         self._http: aiohttp.ClientSession | None = None
-        self._asking: dict[str, asyncio.Task[_Answer]] = {}
+        self._asking: dict[str, asyncio.Task[Answer]] = {}
         self._told: dict[str, tuple[dict[str, Any], float]] = {}  # the answer and when it came
         self._since: dict[str, float] = {}  # when a run was seen first
-        self._last: dict[str, _Answer] = {}
+        self._last: dict[str, Answer] = {}
 
     async def look(self) -> list[Standing]:
         """How each run stands, in the order of their ids."""
-        files = await asyncio.to_thread(lambda: sorted(self._store_root.glob(f"runs/*/{FILE_NAME}")))
+        files = await asyncio.to_thread(faces, self._store_root)
         if self._http is None:
-            self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S))
+            self._http = session()
         runs = [file.parent.name for file in files]
         for file, run_id in zip(files, runs, strict=True):
             self._since.setdefault(run_id, time.monotonic())
             if run_id not in self._asking:
-                self._asking[run_id] = asyncio.create_task(_ask(self._http, file))
+                self._asking[run_id] = asyncio.create_task(ask(self._http, file))
         for run_id in self._asking.keys() - set(runs):  # it has ended
             self._asking.pop(run_id).cancel()
         if self._asking:
@@ -123,7 +113,7 @@ class InFlight:
 
     def _standing(self, run_id: str) -> Standing:
         told, at = self._told.get(run_id, (None, self._since[run_id]))
-        answer = self._last.get(run_id, _Answer(None))
+        answer = self._last.get(run_id, Answer(None))
         left_over = told is None and answer.nobody  # and its number may be another's by now
         return Standing(run_id, told, time.monotonic() - at, answer.pid, is_alive(answer.pid) and not left_over)
 
@@ -133,23 +123,6 @@ class InFlight:
         await asyncio.gather(*self._asking.values(), return_exceptions=True)
         if self._http is not None:
             await self._http.close()
-
-
-async def _ask(http: aiohttp.ClientSession, file: Path) -> _Answer:
-    """What it answers; without `told` when it does not answer as one does."""
-    pid = 0
-    try:
-        face = json.loads(await asyncio.to_thread(file.read_text))
-        pid = int(face["pid"])
-        headers = {"Authorization": f"Bearer {face['token']}"}
-        async with http.get(f"{face['url']}/status", headers=headers) as response:
-            response.raise_for_status()
-            told = await response.json()
-            return _Answer(told if isinstance(told, dict) else None, pid)
-    except aiohttp.ClientConnectorError:
-        return _Answer(None, pid, nobody=True)
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, TimeoutError, aiohttp.ClientError):
-        return _Answer(None, pid)
 
 
 def call_rows(standings: Sequence[Standing]) -> list[Row]:

@@ -17,8 +17,9 @@ RUN = "r0000000aaa"
 @pytest.fixture
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times that a test can wait for."""
-    for name, seconds in (("_PATIENCE_S", 0.2), ("_LATE_S", 0.1), ("_ANSWER_S", 0.5)):
+    for name, seconds in (("_PATIENCE_S", 0.2), ("_LATE_S", 0.1)):
         monkeypatch.setattr(in_flight, name, seconds)
+    monkeypatch.setattr("openforge_tui.live_status.ANSWER_S", 0.5)
 
 
 @pytest.fixture

@@ -94,8 +94,9 @@ async def test_from_a_group_to_its_calls(orchestrator: Any, open_desk: Any) -> N
 async def test_an_orchestrator_that_hangs_dies_and_comes_back(
     orchestrator: Any, open_desk: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, seconds in (("_PATIENCE_S", 0.2), ("_LATE_S", 0.3), ("_ANSWER_S", 0.5)):
+    for name, seconds in (("_PATIENCE_S", 0.2), ("_LATE_S", 0.3)):
         monkeypatch.setattr(in_flight, name, seconds)
+    monkeypatch.setattr("openforge_tui.live_status.ANSWER_S", 0.5)
     trouble = f"run {RUN}: its orchestrator does not answer"
     async with open_desk(mode="live", size=(80, 24)) as app:
         await app.until_text("24 calls in flight")

@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+_CODE = 4  # characters of an exit code
+
 
 def main() -> int:
     folder, cwd, *words = sys.argv[1:]
@@ -25,6 +27,8 @@ def main() -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, hand_on)
+    ended = Path(folder) / "exit.new"
+    ended.write_text(" " * _CODE)  # room for the code, should the disk be full by then
     libc = ctypes.CDLL(None)
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "openforge_tui", *words],
@@ -34,8 +38,8 @@ def main() -> int:
     if asked:
         child.send_signal(asked)
     code = child.wait()
-    ended = Path(folder) / "exit.new"
-    ended.write_text(str(code if code >= 0 else 128 - code))
+    with ended.open("r+") as file:
+        file.write(str(code if code >= 0 else 128 - code).ljust(_CODE))
     os.replace(ended, Path(folder) / "exit")
     return 0
 

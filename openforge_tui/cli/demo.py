@@ -66,10 +66,11 @@ def demo(
     output.say(f"\n{report.summary()}\n\nall of it took {time.monotonic() - began_s:.0f} s; next:")
     best = max(rollouts, key=lambda rollout: (rollout.reward or 0.0, rollout.spec.harness.name == "react"))
     openforge = output.command()
+    output.say(f"  {openforge}                    the app: all of this, and every token")
     output.say(f"  {openforge} show {best.id}")
     output.say(f"  {openforge} rollouts {run_id}")
     output.say(f'  {openforge} sql "SELECT task, avg(reward) FROM rollouts GROUP BY task ORDER BY 2"')
-    output.say(f"  {openforge} export {run_id} --help")
+    output.say(f"  {openforge} export {run_id} --html")
     output.say(f"  {openforge} learn")
     if report.failures:
         from openforge_tui.cli.verify import check

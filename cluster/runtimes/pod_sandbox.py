@@ -28,8 +28,7 @@ from openforge.config.models import size_bytes
 from openforge.errors import InfraError
 from openforge.harness import Launch
 
-_GATE_S, _AWAY_S, _UNTRUSTED_S = 30.0, 120.0, 30.0
-_TRIES = 4
+_GATE_S, _AWAY_S, _REFUSED_S, _UNTRUSTED_S = 30.0, 120.0, 10.0, 30.0
 _LOG_CAP = 4 << 20
 
 
@@ -201,21 +200,24 @@ class PodSandbox:
         return await self._while_alive(container, self._ask(container, words))
 
     async def _ask(self, container: str, words: tuple[str, ...]) -> str:
-        """An API server that is away is waited for; an agent that answers with a refusal is asked a few times."""
+        """An API server that is away is waited for. A refusal is asked again, for less long: one that has just
+        come back refuses what it does not know yet."""
         said: list[bytes] = []
-        refused, end_s = 0, time.monotonic() + _AWAY_S
+        end_s, refused_s = time.monotonic() + _AWAY_S, 0.0
         while True:
             said.clear()
             try:
                 told = await self._execute(container, words, b"", said.append)
                 if told.code == 0:
                     return b"".join(said).decode()
-                refused += told.code is not None
+                refused = told.code is not None
                 problem = told.error.decode(errors="replace")[-300:]
             except (KubeError, OSError) as error:
-                refused += isinstance(error, KubeError) and 400 <= error.status < 500
+                refused = isinstance(error, KubeError) and 400 <= error.status < 500
                 problem = str(error)
-            if refused == _TRIES or time.monotonic() > end_s:
+            now = time.monotonic()
+            refused_s = (refused_s or now) if refused else 0.0
+            if now > end_s or (refused and now > refused_s + _REFUSED_S):
                 told_by = f"the agent of pod {self._pod}/{container} does not answer: {problem}"
                 raise AttemptError(ErrorClass.SANDBOX, told_by)
             await asyncio.sleep(0.3)

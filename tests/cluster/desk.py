@@ -40,7 +40,7 @@ class Desk:
         folder = self.root / "tasks" / "set" / name
         for part in ("tests", "environment", "solution"):
             (folder / part).mkdir(parents=True, exist_ok=True)
-        toml = '[openforge]\nsetup = "environment/setup.sh"\n[verifier]\ntimeout_sec = 5\n'
+        toml = '[openforge]\nsetup = "environment/setup.sh"\n[verifier]\ntimeout_sec = 60\n'
         (folder / "task.toml").write_text(toml)
         (folder / "instruction.md").write_text("Write 42 to answer.txt.")
         (folder / "tests" / "test.sh").write_text(test)

@@ -89,6 +89,7 @@ async def test_the_api_server_restarts_under_thirty_rollouts(pods: Desk, kube: K
     live: list[Rollout] = []
     rollouts = await run_and(pods, kill, count=30, commands=[SOLVE, "sleep 40; echo slept"], time_limit_s=200.0)
     assert len(live) == 30
+    assert [record for record in pods.records("rollout.state") if record["state"] == "error"] == []
     assert [(r.state, r.attempt, r.result.grade.reward) for r in rollouts] == [("done", 0, 1.0)] * 30
     assert await pods_of(kube) == []
 

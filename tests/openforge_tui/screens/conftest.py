@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
+from textual.screen import ModalScreen
 
 from openforge.config import load
 from openforge_tui.app import Desk, Opening
@@ -25,7 +26,7 @@ from synthetic import SyntheticRun
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SIZES = ((80, 24), (140, 45))
-_WAIT_S = 10.0
+_WAIT_S = 30.0
 _BEGAN = 1_795_000_000.0  # 2026-11-18, so that what is shown of time is the same every day
 
 type OpenDesk = Callable[..., AbstractAsyncContextManager["Opened"]]
@@ -71,8 +72,16 @@ class Opened:
         raise AssertionError(f"it did not come to that; the screen:\n{self.text()}")
 
     async def until_text(self, text: str) -> None:
-        """Until it is on the screen; where it was broken into lines, too."""
-        await self.until(lambda: text in self.text() or text in " ".join(self.text().replace("│", " ").split()))
+        """Until it is on the screen, or broken into lines in the dialog in front."""
+        await self.until(lambda: text in self.text() or text in self._words())
+
+    def _words(self) -> str:
+        """What stands in the dialog in front (else on the whole screen), as one line."""
+        lines = self.text().splitlines()
+        if isinstance(self.desk.screen, ModalScreen):
+            box = self.desk.screen.children[0].region
+            lines = [line[box.x : box.right] for line in lines[box.y : box.bottom]]
+        return " ".join(" ".join(lines).replace("│", " ").split())
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def targets(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_targets_stand_beside_one_another(targets, open_desk, snapshot, size) -> None:
     async with open_desk(mode="promote", size=size) as app:
-        assert "Applying a trainer to a remote cluster is not part" in " ".join(app.text().split())
+        await app.until_text("Applying a trainer to a remote cluster is not part")
         snapshot(app, "promote")
 
 

@@ -271,7 +271,7 @@ async def test_all_rows_are_written_not_only_those_that_are_shown(run, open_desk
         await app.until(lambda: "wrote 20,000 rows to" in status(app))
         assert pq.read_metadata(project / "out.parquet").num_rows == 20000
         await app.press("f7", *"out.xls", "enter")
-        assert "end it in .parquet, .csv, .jsonl" in " ".join(app.text().split())
+        await app.until_text("end it in .parquet, .csv, .jsonl")
         await app.press("escape", "f7", *"out.parquet", "enter")
         await app.until_text("is there already")
         await app.press("escape")

@@ -10,7 +10,7 @@ import json
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -168,11 +168,16 @@ def _describe(name: str, image: dict[str, Any]) -> Image:
     return Image(name, labels.get(docker.OWNED, ""), image["Size"], image["Created"], labels.get(VERSIONS, ""))
 
 
-def remove_old(keep: Iterable[str], say: docker.Say) -> list[str]:
-    """Remove images of ours that are in no use and not in `keep`; the base, which is in all, stays."""
-    kept, gone = set(keep), []
+def is_old(image: Image, wanted: Collection[str]) -> bool:
+    """Whether an image can go, when these are wanted; the base, which is in all, cannot."""
+    return image.name not in wanted and image.kind in ("sandbox", "harness", "task", "recorder", "node")
+
+
+def remove_old(wanted: Collection[str], say: docker.Say) -> list[str]:
+    """Remove images of ours that are in no use and not wanted; what is gone."""
+    gone = []
     for image in list_images():
-        if image.name not in kept and image.kind in ("sandbox", "harness", "task", "recorder", "node"):
+        if is_old(image, wanted):
             try:
                 docker.docker("image", "rm", image.name, step=f"removing {image.name}")
             except InfraError as error:

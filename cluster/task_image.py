@@ -14,11 +14,22 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from cluster import docker
-from cluster.images import SANDBOX_FOLDER, build, context_folder, ensure_harness, harness_name, npm_versions, short_hash
+from cluster.images import (
+    SANDBOX_FOLDER,
+    build,
+    context_folder,
+    ensure_harness,
+    harness_name,
+    npm_versions,
+    recorder_name,
+    sandbox_name,
+    short_hash,
+)
 from cluster.install import Installed, install
+from cluster.node_image.build import node_image
 from openforge.config.models import Run
 from openforge.errors import InfraError
-from openforge.harness import HarnessManifest, harness_roots, load_harness
+from openforge.harness import HarnessManifest, harness_roots, list_harnesses, load_harness
 from openforge.task import Task, load_tasks
 
 _LAYER = SANDBOX_FOLDER / "task.Dockerfile"
@@ -75,6 +86,19 @@ def run_images(run: Run, project: Path, say: docker.Say) -> list[tuple[Task | No
         made.append((None, name, ensure_harness(manifest, installed, say)))
         made += [(task, name, ensure_task(task, manifest, installed, say).name) for task in own]
     return made
+
+
+def wanted_images(run: Run, project: Path) -> set[str]:
+    """All that this version makes for a project's harnesses and for the run's tasks, built or not."""
+    roots = harness_roots(project)
+    harnesses = [load_harness(name, roots) for name in list_harnesses(roots)]
+    own = [task for task in load_tasks(run.tasks) if task.dockerfile]
+    return {
+        *(node_image(), sandbox_name(), recorder_name()),
+        *map(harness_name, harnesses),
+        *map(own_name, own),
+        *(task_name(task, harness) for task in own for harness in harnesses),
+    }
 
 
 def work_folder(task: Task, image: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from openforge.cache import cache_dir
 from openforge.config import Loaded
+from openforge.config.models import size_bytes
 from openforge.errors import OpenForgeError, UsageError
 
 type Row = dict[str, Any]
@@ -73,20 +74,26 @@ def cluster_rows(load: Load) -> list[Row]:
 
 
 def image_rows(load: Load) -> list[Row]:
-    """Images of ours, the newest first."""
+    """The images that this version uses, the newest first; the old ones, which `images prune` takes, as one row."""
     from cluster import docker, images
+    from cluster.task_image import wanted_images
 
     if problem := docker.problem():
         return [_row("images", "docker", "note", f"not to be seen: {problem}")]
-    rows = [
-        _row(
-            "images",
-            image.name,
-            "ok",
-            f"{image.size_bytes / 1e6:.0f} MB, {images.age(image.created)} old, {image.kind}",
-        )
-        for image in images.list_images()
-    ]
+    loaded = load(None)
+    wanted = wanted_images(loaded.config.run, loaded.project_dir)
+    old: list[images.Image] = []
+    rows: list[Row] = []
+    for image in images.list_images():
+        if images.is_old(image, wanted):
+            old.append(image)
+        else:
+            about = f"{image.kind}, {_size(image.size_bytes)}, {images.age(image.created)} old"
+            rows.append(_row("images", image.name, "ok", about))
+    if old:
+        size = _size(sum(image.size_bytes for image in old))
+        about = f"{len(old)}, in no use by this version; up to {size}"
+        rows.append(_row("images", "old images", "note", about, "openforge images prune"))
     return rows or [
         _row("images", "images", "note", "none was built yet; `up` builds what it needs", "openforge images build")
     ]
@@ -232,7 +239,8 @@ def node_row(node: dict[str, Any]) -> Row:
     """A node as Kubernetes describes it."""
     ready = any(one["type"] == "Ready" and one["status"] == "True" for one in node["status"]["conditions"])
     room, info = node["status"]["allocatable"], node["status"]["nodeInfo"]
-    found = f"{room['cpu']} cores, {room['memory']} memory, {room['pods']} pods; kubelet {info['kubeletVersion']}"
+    memory = _size(size_bytes(room["memory"]))
+    found = f"{room['cpu']} cores, {memory} memory, {room['pods']} pods; kubelet {info['kubeletVersion']}"
     return _row(
         "cluster",
         f"node {node['metadata']['name']}",

@@ -15,21 +15,24 @@ def register(app: typer.Typer) -> None:
 
 @images_app.command("ls")
 def list_images() -> None:
-    """List images, newest first: what for, how big, how old, of how many pinned packages."""
+    """List images, newest first: what for, whether `prune` would take it, how big and old, of how many packages."""
     from cluster import docker, images
+    from cluster.task_image import wanted_images
 
     docker.require()
+    wanted = wanted_images(settings.current().load().config.run, settings.current().project)
     rows = [
         {
             "image": image.name,
             "kind": image.kind,
+            "old": images.is_old(image, wanted),
             "size_mb": round(image.size_bytes / 1e6),
             "age": images.age(image.created),
             "packages": len(image.versions.split()),
         }
         for image in images.list_images()
     ]
-    output.emit(rows, ["image", "kind", "size_mb", "age", "packages"])
+    output.emit(rows, ["image", "kind", "old", "size_mb", "age", "packages"])
 
 
 @images_app.command()
@@ -69,19 +72,10 @@ def build() -> None:
 def prune() -> None:
     """Remove images that this version does not use any more, and those of tasks that the run does not name."""
     from cluster import docker, images
-    from cluster.node_image import build
-    from cluster.task_image import own_name, task_name
-    from openforge.harness import harness_roots, list_harnesses, load_harness
-    from openforge.task import load_tasks
+    from cluster.task_image import wanted_images
 
     docker.require()
-    roots = harness_roots(settings.current().project)
-    harnesses = [load_harness(name, roots) for name in list_harnesses(roots)]
-    keep = [build.node_image(), images.sandbox_name(), images.recorder_name()]
-    keep += [images.harness_name(harness) for harness in harnesses]
-    own = [task for task in load_tasks(settings.current().load().config.run.tasks) if task.dockerfile]
-    keep += [own_name(task) for task in own]
-    keep += [task_name(task, harness) for task in own for harness in harnesses]
-    gone = images.remove_old(keep, output.say)
+    wanted = wanted_images(settings.current().load().config.run, settings.current().project)
+    gone = images.remove_old(wanted, output.say)
     output.emit([{"image": name} for name in gone], ["image"])
     output.say(f"{len(gone)} images removed")

@@ -1,13 +1,15 @@
 """The parts of the overview, as far as they are plain functions of what is there."""
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from cluster import docker, images
 from openforge.config import Loaded, load
 from openforge.errors import InfraError
-from openforge_tui.overview import Part, Row, asked, disk_rows, node_row, policy_rows, size_of
+from openforge_tui.overview import Part, Row, asked, disk_rows, image_rows, node_row, policy_rows, size_of
 
 NODE = {
     "metadata": {"name": "openforge-control-plane"},
@@ -22,7 +24,7 @@ NODE = {
 def test_a_node_says_what_room_it_has_and_whether_it_is_ready() -> None:
     row = node_row(NODE)
     assert (row["name"], row["state"]) == ("node openforge-control-plane", "ok")
-    assert row["found"] == "2 cores, 16Gi memory, 250 pods; kubelet v1.36.1"
+    assert row["found"] == "2 cores, 16.0 GiB memory, 250 pods; kubelet v1.36.1"
     status = {**NODE["status"], "conditions": [{"type": "Ready", "status": "Unknown"}]}
     assert node_row({**NODE, "status": status})["found"].startswith("not ready; ")
 
@@ -77,3 +79,21 @@ def test_policies_and_their_servers_are_listed_dead_ones_included(loading, tmp_p
         f"starter-1 on port 4001, process {os.getpid()}; stays until it is stopped",
         "port 4002, process 999999 died; the next run starts another",
     ]
+
+
+def test_images_that_no_run_needs_are_one_row_with_the_command_that_removes_them(
+    loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [
+        images.Image(images.sandbox_name(), "sandbox", 500 << 20, datetime.now(UTC).isoformat(), ""),
+        images.Image("openforge/base:bookworm", "base", 190 << 20, "2026-11-01T00:00:00+00:00", ""),
+        images.Image("openforge/sandbox:0", "sandbox", 1 << 30, "2026-11-01T00:00:00+00:00", ""),
+        images.Image("openforge/task-gone:1", "task", 1 << 29, "2026-11-01T00:00:00+00:00", ""),
+    ]
+    monkeypatch.setattr(docker, "problem", lambda: "")
+    monkeypatch.setattr(images, "list_images", lambda: made)
+    used, base, old = image_rows(loading)
+    assert (used["name"], used["state"]) == (images.sandbox_name(), "ok")
+    assert used["found"].startswith("sandbox, 500 MiB, ")
+    assert base["name"] == "openforge/base:bookworm"
+    assert (old["found"], old["next"]) == ("2, in no use by this version; up to 1.5 GiB", "openforge images prune")

@@ -5,7 +5,8 @@ OpenForgeError            exit code 1: the work itself failed
 │   └── ConfigError       2: … in a file; names file, line and key
 ├── InfraError            3: the machine, a process or a service failed; trying again may help
 ├── TimeLimitError        4: a time limit was reached
-└── CheckError            5: a check ran and found something
+├── CheckError            5: a check ran and found something
+└── CancelError           130: its end was asked for from elsewhere, as Ctrl-C does here
 
 A summary says what happened and where; the hint is the next command to run.
 """
@@ -40,3 +41,7 @@ class TimeLimitError(OpenForgeError):
 
 class CheckError(OpenForgeError):
     exit_code = 5
+
+
+class CancelError(OpenForgeError):
+    exit_code = 130

@@ -33,7 +33,7 @@ MEANINGS = {
     3: "the machine or a service failed; trying again may help",
     4: "a time limit was reached",
     5: "a check found something",
-    130: "interrupted",
+    130: "interrupted or cancelled",
 }
 KEPT = 50
 _TAIL_BYTES, _HEAD_BYTES = 1 << 14, 1 << 18

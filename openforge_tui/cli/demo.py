@@ -47,6 +47,7 @@ def demo(
     """
     from openforge.ids import new_run_id
     from openforge_tui import demo as questions
+    from openforge_tui.cli.run import check_end
 
     began_s = time.monotonic()
     typed = {**questions.OVERRIDES, "run.tasks": tasks, "run.samples": str(samples)}
@@ -58,6 +59,7 @@ def demo(
     model_dir = prepare(config)
     run_id = new_run_id()
     rollouts, report = output.run_async(_run(config, store_root, model_dir, run_id))
+    check_end(store_root, run_id, rollouts)
     if report is None:
         output.emit(questions.by_harness(store_root, run_id), _COLUMNS, headers=_HEADERS)
         output.say(f"no rollout came to a model call; next: openforge rollouts {run_id}")

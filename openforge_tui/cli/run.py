@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from openforge.config import Config
     from openforge.ids import RunId
 
-COLUMNS = ("harness", "rollouts", "done", "failed", "error", "reward", "calls", "samples", "seconds")
+COLUMNS = ("harness", "rollouts", "done", "failed", "error", "cancelled", "reward", "calls", "samples", "seconds")
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +36,8 @@ def run(
 ) -> int:
     """Run tasks with harnesses against the policy, and keep every token.
 
-    Exit code 0 when rollouts were graded, 3 when every one ended as error.
+    Exit code 0 when rollouts were graded, 3 when every one ended as error, 130 when the run was cancelled from
+    elsewhere (`openforge cancel`, the app).
     """
     from cluster.launch import make_specs
     from openforge.ids import new_run_id
@@ -54,6 +55,7 @@ def run(
     run_id = new_run_id()
     rollouts, started = output.run_async(_run(config, loaded.store_root, specs, model_dir, run_id))
     output.emit(by_harness(rollouts), COLUMNS)
+    check_end(loaded.store_root, run_id, rollouts)
     output.say(f"next: openforge rollouts {run_id}")
     if started:
         output.say("keep the policy warm for the next run: openforge policy serve" + (f" {policy}" if policy else ""))
@@ -118,6 +120,17 @@ def follow(total: int) -> "Iterator[Callable[[Rollout], None]]":
         yield on_event
 
 
+def check_end(store_root: "Path", run_id: "RunId", rollouts: "Sequence[Rollout]") -> None:
+    """CancelError when somebody asked for the end of the whole run; single rollouts may be cancelled."""
+    from openforge.errors import CancelError
+    from openforge.store.lists import list_runs
+
+    cancelled = sum(rollout.state == "cancelled" for rollout in rollouts)
+    if cancelled and any(row["state"] == "cancelled" for row in list_runs(store_root, [run_id])):
+        summary = f"run {run_id} was cancelled with {cancelled} of {len(rollouts)} rollouts to go"
+        raise CancelError(f"{summary}; what was graded stays", hint=f"openforge rollouts {run_id}")
+
+
 def describe(rollout: "Rollout") -> str:
     """One line: what a rollout came to."""
     reward = "" if rollout.reward is None else f" reward {rollout.reward:g}"
@@ -140,6 +153,7 @@ def by_harness(rollouts: "Sequence[Rollout]") -> list[dict[str, object]]:
                 "done": states.count("done"),
                 "failed": states.count("failed"),
                 "error": states.count("error"),
+                "cancelled": states.count("cancelled"),
                 "reward": round(sum(rewards) / len(rewards), 3) if rewards else None,
                 "calls": sum(summary.calls for summary in sealed),
                 "samples": sum(len(summary.samples) for summary in sealed),

@@ -12,7 +12,7 @@ EXIT_CODES = {
     3: "infrastructure: trying again may help",
     4: "a time limit was reached",
     5: "a check found something",
-    130: "interrupted",
+    130: "interrupted or cancelled",
 }
 
 

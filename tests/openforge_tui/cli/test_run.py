@@ -4,9 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from synthetic import SyntheticRun
+
+from openforge.errors import CancelError
+from openforge_tui.cli.run import check_end
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.contract
@@ -92,3 +98,14 @@ def test_a_run_of_nothing_but_errors_is_exit_code_3(tmp_path: Path) -> None:
     done = openforge(tmp_path, "run", "--tasks", "desk/count-lines", "-o", "json", *settings)
     assert json.loads(done.stdout)[0]["error"] == 1, done.stderr
     assert done.returncode == 3
+
+
+@pytest.mark.parametrize("state", ["done", "cancelled"])
+def test_a_run_that_was_cancelled_is_an_exit_code_of_its_own_and_a_cancelled_rollout_is_not(tmp_path, state) -> None:
+    run = SyntheticRun(tmp_path)
+    run.end(state)
+    run.close()
+    rollouts = [SimpleNamespace(state="done"), SimpleNamespace(state="cancelled")]
+    check_end(tmp_path, run.run_id, rollouts[:1])
+    with pytest.raises(CancelError, match="1 of 2") if state == "cancelled" else nullcontext():
+        check_end(tmp_path, run.run_id, rollouts)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from openforge.store.lists import list_rollouts, list_runs
+from openforge_tui.jobs import outcome
 
 SLEEPY = """
 name = "sleepy"
@@ -112,3 +113,6 @@ async def test_cancel_one_rollout_then_its_run(project, open_desk) -> None:
         await app.pilot.press("y")
         await through(app, lambda: {row["state"] for row in of_the_store(project)} == {"cancelled"})
         await through(app, lambda: not app.desk.jobs.again(job).running)
+    ended = app.desk.jobs.again(job)
+    assert (ended.state, ended.exit_code) == ("stopped", 130)
+    assert "was cancelled with 2 of 2 rollouts to go; what was graded stays" in outcome(ended).error

@@ -229,7 +229,8 @@ class Desk(App[None]):
 
     def _tell_end(self, job: Job) -> None:
         told = outcome(job)
-        lines = [f"{job.title}: {told.meaning}" if job.state != "done" else job.title]
+        done = f"{job.title} done: {told.result}" if told.result else job.title
+        lines = [done if job.state == "done" else f"{job.title}: {told.meaning}"]
         lines += [told.error] if told.error else []
         lines += [f"next: {told.next}"] if told.next else []
         kind: Literal["information", "warning", "error"] = "information"

@@ -80,11 +80,12 @@ class Job:
 
 
 class Outcome(NamedTuple):
-    """How a job ended: its exit code in words, what it said last of an error, and its own next step."""
+    """How a job ended: its exit code in words, what it said last of an error, its own next step, what came of it."""
 
     meaning: str
     error: str = ""
     next: str = ""
+    result: str = ""
 
 
 class Jobs:
@@ -171,10 +172,12 @@ def outcome(job: Job) -> Outcome:
     if job.exit_code is None:
         return Outcome("its process was killed; how far it came is not known")
     lines = [line.strip() for line in _tail(job.log).splitlines()]
-    error = next((line for line in reversed(lines) if line.startswith("error: ")), "")
-    after = next((line for line in reversed(lines) if line.startswith("next: ")), "")
+
+    def said(prefix: str) -> str:
+        return next((line.removeprefix(prefix) for line in reversed(lines) if line.startswith(prefix)), "")
+
     meaning = MEANINGS.get(job.exit_code) or f"ended by signal {job.exit_code - 128}"
-    return Outcome(meaning, error.removeprefix("error: "), after.removeprefix("next: "))
+    return Outcome(meaning, said("error: "), said("next: "), said("done: ") if job.exit_code == 0 else "")
 
 
 def last_line(job: Job) -> str:

@@ -56,10 +56,13 @@ def run(
     rollouts, started = output.run_async(_run(config, loaded.store_root, specs, model_dir, run_id))
     output.emit(by_harness(rollouts), COLUMNS)
     check_end(loaded.store_root, run_id, rollouts)
+    failed = all(rollout.state == "error" for rollout in rollouts)
+    if not failed:
+        output.say(f"done: {in_short(rollouts)}")
     output.say(f"next: openforge rollouts {run_id}")
     if started:
         output.say("keep the policy warm for the next run: openforge policy serve" + (f" {policy}" if policy else ""))
-    return 3 if all(rollout.state == "error" for rollout in rollouts) else 0
+    return 3 if failed else 0
 
 
 async def _run(
@@ -83,8 +86,7 @@ async def run_shown(
     """Run `specs` with `engine`; its beginning and the end of each rollout are said on stderr."""
     from cluster.launch import run_rollouts
 
-    count = "1 rollout" if len(specs) == 1 else f"{len(specs)} rollouts"
-    output.say(f"run {run_id}: {count}; follow with `openforge status` or `openforge logs {run_id}`")
+    output.say(f"run {run_id}: {_count(len(specs))}; follow with `openforge status` or `openforge logs {run_id}`")
     with follow(len(specs)) as on_event:
         return await run_rollouts(
             config,
@@ -136,6 +138,19 @@ def describe(rollout: "Rollout") -> str:
     reward = "" if rollout.reward is None else f" reward {rollout.reward:g}"
     why = f" ({rollout.result.error_class}: {rollout.result.detail})" if rollout.result.error_class else ""
     return f"{rollout.id} {rollout.state}{reward} {rollout.duration_s:.1f} s{why}"
+
+
+def in_short(rollouts: "Sequence[Rollout]") -> str:
+    """What a run came to: `36 rollouts, 2 error, reward 0.61`, the mean over graded rollouts."""
+    states = [str(rollout.state) for rollout in rollouts]
+    rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+    parts = [_count(len(rollouts))]
+    parts += [f"{states.count(state)} {state}" for state in ("error", "cancelled") if state in states]
+    return ", ".join([*parts, f"reward {sum(rewards) / len(rewards):.2f}" if rewards else "none graded"])
+
+
+def _count(rollouts: int) -> str:
+    return "1 rollout" if rollouts == 1 else f"{rollouts} rollouts"
 
 
 def by_harness(rollouts: "Sequence[Rollout]") -> list[dict[str, object]]:

@@ -135,6 +135,8 @@ def run_shown(training: "Training", *, table: bool = True) -> int:
     if last < steps:
         output.say(f"stopped after step {last} of {steps}; it goes on with: openforge train --resume {training.run_id}")
         return 130
+    if rows:
+        output.say(f"done: {steps} steps, the last with {step_line(rows[-1])}")
     checkpoint = last_checkpoint(training.folder)
     if table and checkpoint is not None:
         output.say(f"next: openforge eval --policy {training.run_id}@{checkpoint_step(checkpoint)}")

@@ -53,7 +53,7 @@ def ending(job: Job) -> Text:
     text = Text(job.state, STYLES[job.state])
     if job.exit_code is not None:
         text.append(f", exit code {job.exit_code}", "bold")
-    text.append(f": {told.meaning}")
+    text.append(f": {visible(told.result) or told.meaning}")
     if told.error:
         text.append(f"\nerror: {visible(told.error)}", "red")
     if told.next:

@@ -57,7 +57,7 @@ def test_a_job_that_ends_says_so_with_its_next_step(jobs: Jobs, tmp_path: Path) 
     assert (now.state, now.exit_code) == ("done", 0)
     assert now.ended_at is not None
     assert now.ended_at >= now.started_at
-    assert outcome(now) == ("ok", "", "openforge doctor")
+    assert outcome(now) == ("ok", "", "openforge doctor", "")
     assert (tmp_path / "project" / "openforge.toml").is_file()
 
 
@@ -67,6 +67,16 @@ def test_a_job_that_fails_keeps_its_error_and_says_what_the_code_means(jobs: Job
     told = outcome(now)
     assert told.meaning == "what was typed or configured is wrong"
     assert "run.smples" in told.error
+
+
+@pytest.mark.parametrize(("code", "result"), [(0, "36 rollouts, reward 0.61"), (1, "")])
+def test_what_came_of_a_job_is_what_it_said_last_of_that(tmp_path: Path, code: int, result: str) -> None:
+    log = tmp_path / "output.log"
+    log.write_text(
+        "done: another\nharness  reward\nreact  0.61\ndone: 36 rollouts, reward 0.61\nnext: openforge show\n"
+    )
+    job = Job(tmp_path, "run", ("run",), Detached(1, 1), 0.0, code, 1.0, running=False)
+    assert (outcome(job).result, outcome(job).next) == (result, "openforge show")
 
 
 def test_a_job_is_stopped_in_good_order(jobs: Jobs) -> None:

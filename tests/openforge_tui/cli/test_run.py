@@ -12,7 +12,7 @@ import pytest
 from synthetic import SyntheticRun
 
 from openforge.errors import CancelError
-from openforge_tui.cli.run import check_end
+from openforge_tui.cli.run import check_end, in_short
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.contract
@@ -98,6 +98,14 @@ def test_a_run_of_nothing_but_errors_is_exit_code_3(tmp_path: Path) -> None:
     done = openforge(tmp_path, "run", "--tasks", "desk/count-lines", "-o", "json", *settings)
     assert json.loads(done.stdout)[0]["error"] == 1, done.stderr
     assert done.returncode == 3
+    assert "done:" not in done.stderr
+
+
+def test_what_a_run_came_to_in_short() -> None:
+    ends = [("done", 1.0), ("failed", 0.25), ("error", None), ("cancelled", None)]
+    rollouts = [SimpleNamespace(state=state, reward=reward) for state, reward in ends]
+    assert in_short(rollouts) == "4 rollouts, 1 error, 1 cancelled, reward 0.62"
+    assert in_short(rollouts[3:]) == "1 rollout, 1 cancelled, none graded"
 
 
 @pytest.mark.parametrize("state", ["done", "cancelled"])

@@ -77,6 +77,20 @@ async def test_each_exit_code_has_its_meaning(some, open_desk, number: int, said
         await app.until_text(said)
 
 
+async def test_the_end_of_a_run_says_what_it_came_to(project: Path, open_desk) -> None:
+    output = "run r06p3bn2fbdm: 36 rollouts\ndone: 36 rollouts, reward 0.61\nnext: openforge rollouts r06p3bn2fbdm\n"
+    make(project, 1, ["run"], code=0, output=output)
+    async with open_desk(size=(80, 24)) as app:
+        [job] = app.desk.jobs.all()
+        app.desk.running[job.id] = job
+        app.desk._started.set()
+        await app.until(lambda: len(app.desk._notifications) > 0)
+        [toast] = app.desk._notifications
+        assert toast.message == "run done: 36 rollouts, reward 0.61\nnext: openforge rollouts r06p3bn2fbdm"
+        await app.press("J")
+        await app.until_text("done, exit code 0: 36 rollouts, reward 0.61")
+
+
 async def test_output_comes_once_whatever_is_pressed_meanwhile(some, open_desk) -> None:
     async with open_desk() as app:
         await app.press("J", "down", "up", "down", "down", "down", "up", "down", "up", "ctrl+r", "down", "r")

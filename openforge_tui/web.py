@@ -8,6 +8,7 @@ a cookie. Does not know what the app shows.
 import asyncio
 import hmac
 import io
+import json
 import os
 import re
 import secrets
@@ -17,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
-from aiohttp import web
+from aiohttp import WSCloseCode, WSMsgType, web
 from textual_serve.app_service import AppService
 from textual_serve.server import Server, to_int
 
@@ -178,6 +179,26 @@ class WebApp(Server):
             await tab.stop()
         return websocket
 
+    async def _process_messages(self, websocket: web.WebSocketResponse, tab: AppService) -> None:
+        """What the page's script says, until the connection's end. Whoever says anything else is no page of ours."""
+        async for message in websocket:
+            if message.type is not WSMsgType.TEXT:
+                continue
+            match _parsed(message.data):
+                case ["stdin", str(typed)]:
+                    await tab.send_bytes(typed.encode(errors="replace"))
+                case ["resize", {"width": int(width), "height": int(height)}]:
+                    await tab.set_terminal_size(width, height)
+                case ["ping", said]:
+                    await websocket.send_json(["pong", said])
+                case ["blur"]:
+                    await tab.blur()
+                case ["focus"]:
+                    await tab.focus()
+                case _:
+                    print(f"a tab was closed: its browser sent {message.data[:80]!r}, which the page never does")
+                    await websocket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"not a message of this page")
+
     async def on_shutdown(self, app: web.Application) -> None:
         """Close every tab, which ends its process."""
         await asyncio.gather(*(websocket.close(code=1001) for websocket in list(self._open)))
@@ -218,6 +239,13 @@ async def _listen(runner: web.AppRunner, ports: Sequence[int]) -> int:
         else:
             return int(runner.addresses[-1][1])
     raise InfraError(f"{HOST}:{ports[-1]} cannot be had: {why}", hint="openforge web --port 0")
+
+
+def _parsed(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _is_own_origin(request: web.Request) -> bool:

@@ -32,6 +32,13 @@ _SCREEN = """() => {
     const {buffer: {active}, rows} = window.overheard;
     return Array.from({length: rows}, (_, y) => active.getLine(y)?.translateToString(true) ?? "").join("\\n");
 }"""
+# A tab by hand: what it was answered in text, and the code it was closed with.
+_SAY = """said => new Promise(ended => {
+    const tab = new WebSocket(`ws://${location.host}/ws`), told = [];
+    tab.onopen = () => { tab.send('["ping","1"]'); tab.send(said); };
+    tab.onmessage = message => typeof message.data === "string" && told.push(message.data);
+    tab.onclose = closed => ended([...told, closed.code]);
+})"""
 # A key (or a text with spaces), and what is on the screen then; the second line says where one is. A screen that gains
 # a journey gains rows here.
 JOURNEY = (
@@ -209,6 +216,21 @@ def test_a_tab_is_an_app_that_ends_with_it(served: Served, context: BrowserConte
 
     assert [fault for fault in faults if "CLOSED state" not in fault] == [], "textual.js tells a closed tab of a blur"
     assert {urlsplit(url).netloc for url in asked} == {f"127.0.0.1:{served.port}"}, "nothing comes from elsewhere"
+
+
+def test_a_message_that_is_none_of_the_page_closes_its_tab_with_one_line(
+    project: Path, context: BrowserContext
+) -> None:
+    served = Served(project, "--port", "0")
+    nonsense = ("{}", "[]", "no JSON", "[" * 100_000, '["stdin", 1]', '["resize", {"width": "80"}]', '["ls", "/"]')
+    page = context.new_page()
+    visit(page, served.url)
+    assert [page.evaluate(_SAY, said) for said in nonsense] == [['["pong", "1"]', 1008]] * len(nonsense)
+    page.close()
+    until(lambda: served.apps() == [])
+    _, narrated = served.end()
+    lines = [line for line in narrated.splitlines() if "which the page never does" in line]
+    assert (len(lines), "Traceback" in narrated) == (len(nonsense), False), narrated
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -124,6 +124,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("sql.chart", "f6", "chart", "A two-column result as bars or a line.", footer=True),
     Action("sql.export", "f7", "export", "Write all rows to Parquet, CSV or JSONL."),
     Action("sql.columns", "f8", "columns", "The views and their columns."),
+    Action("sql.one_run", "f9", "one run", "Ask one run only, or every run again; as `openforge sql --run`."),
     # 5
     Action("train.open", "enter", "rollouts", "The rollouts that this step learned from.", footer=True),
     Action("train.start", "r", "train", "Start training.", footer=True, changes=True),

@@ -29,13 +29,13 @@ class Answer:
 
 
 class Question:
-    """Of one store, asked once. `rows` counts what has come so far."""
+    """Of one store, or of one `run` in it; asked once. `rows` counts what has come so far."""
 
-    def __init__(self, store_root: Path, sql: str) -> None:
-        self.sql = sql
+    def __init__(self, store_root: Path, sql: str, run: str | None = None) -> None:
+        self.sql, self.run = sql, run
         self.rows = 0
         self.stopping = False
-        self._asked = SafeSql(store_root)
+        self._asked = SafeSql(store_root, runs=None if run is None else [run])
         self._began = time.monotonic()
         self._ended = threading.Event()
 

@@ -38,8 +38,8 @@ _IDS = {"run_id": "run", "rollout_id": "rollout", "call_id": "call", "parent_cal
 # What a hint says to who typed a command, and what it is here.
 _HERE = {
     guard.HINT: "f8 lists what you can select from",
-    "(--run, where rollout_id = …) or raise --timeout": "(where rollout_id = …)",
-    ", one run (--run) or one rollout, or allow more (--memory)": ", or of one rollout",
+    "(--run, where rollout_id = …) or raise --timeout": "(f9, where rollout_id = …)",
+    ", one run (--run) or one rollout, or allow more (--memory)": ", or of one run (f9) or rollout",
     "--to another place": "write to another place",
 }
 _TICK_S = 0.1
@@ -61,15 +61,14 @@ class SqlScreen(View):
     def __init__(self) -> None:
         super().__init__()
         self._question: Question | None = None  # under way
-        self._asked = ""  # the query whose rows are shown
+        self._asked: Question | None = None  # whose rows are shown
+        self._run: str | None = None  # the only one that is asked
         self._answer: Answer | None = None
         self._answered_at = 0.0
 
     def compose_body(self) -> Iterable[Widget]:
         yield SqlEditor(theme=self.app.theme, id="editor")
-        yield Static(
-            _say("the views that can be asked · ctrl+j runs a query · f3 ready ones · f8 columns"), id="status"
-        )
+        yield Static(_say("views to ask · ctrl+j runs a query · f3 ready ones · f8 columns · f9 one run"), id="status")
         views = {"view": [view.name for view in VIEWS], "holds": [view.doc for view in VIEWS]}
         yield Results(lay_out(pa.table(views), self._room))
 
@@ -94,7 +93,7 @@ class SqlScreen(View):
         return self.query_one(Results)
 
     async def load(self) -> None:
-        self.header.crumbs = "sql"
+        self.header.crumbs = f"sql of {self._run or 'every run'}"
         self.header.note = "escape: to the rows" if self.editor.is_typed_in else "e: to the query"
 
     async def _load_once(self) -> None:
@@ -125,17 +124,17 @@ class SqlScreen(View):
 
     def action_refresh(self) -> None:
         """The same query again, over what the store holds now."""
-        if self._asked:
-            self._ask(self._asked)
+        if self._asked is not None:
+            self._ask(self._asked.sql)
 
     def _ask(self, sql: str) -> None:
-        question = self._begin(sql)
+        question = self._begin(sql, self._run)
         self.run_worker(self._asking(question), group="ask")
 
-    def _begin(self, sql: str) -> Question:
+    def _begin(self, sql: str, run: str | None) -> Question:
         """One at a time: what ran before is stopped."""
         self._stop()
-        self._question = question = Question(self.desk.loaded.store_root, sql)
+        self._question = question = Question(self.desk.loaded.store_root, sql, run)
         self._tick()
         self._ticker.resume()
         self.refresh_bindings()
@@ -164,7 +163,7 @@ class SqlScreen(View):
                 self._tell(self._failed(question, error))
             return
         if self._end(question):
-            self._asked, self._answer, self._answered_at = question.sql, answer, time.monotonic()
+            self._asked, self._answer, self._answered_at = question, answer, time.monotonic()
             await self._show(layout)
             self._tell(_say(_summary(answer)))
 
@@ -261,14 +260,14 @@ class SqlScreen(View):
         self.app.push_screen(ChartScreen(chart))
 
     def action_export(self) -> None:
-        if not self._asked:
+        if self._asked is None:
             return self.say("run a query first: its rows are what is written", error=True)
         folder = self.desk.loaded.project_dir or Path.cwd()
         self.app.push_screen(ExportScreen(folder), partial(self._export, self._asked))
 
-    def _export(self, sql: str, dest: Path | None) -> None:
+    def _export(self, asked: Question, dest: Path | None) -> None:
         if dest is not None:
-            self.run_worker(self._exporting(self._begin(sql), dest), group="ask")
+            self.run_worker(self._exporting(self._begin(asked.sql, asked.run), dest), group="ask")
 
     async def _exporting(self, question: Question, dest: Path) -> None:
         try:
@@ -284,11 +283,28 @@ class SqlScreen(View):
 
     def action_saved(self) -> None:
         choices = [(saved.name, saved.name, saved.tells) for saved in SAVED.values()]
-        self.app.push_screen(Choose("Questions made ready", choices), self._put_saved)
+        of = f"of {self._run}" if self._run else "of every run; f9 asks one"
+        self.app.push_screen(Choose(f"Questions made ready, {of}", choices), self._put_saved)
 
     def _put_saved(self, name: str | None) -> None:
         if name is not None:
             self._put(SAVED[name].sql, SAVED[name].tells)
+
+    async def action_one_run(self) -> None:
+        try:
+            runs = await self.desk.reader.runs()
+        except OpenForgeError as error:
+            return self.desk.tell(error)
+        choices = [("", "every run", "")] + [
+            (row["run_id"], row["run_id"], f"{row['state']}, {_plural(row['rollouts'], 'rollout')}") for row in runs
+        ]
+        self.app.push_screen(Choose("Which run is asked", choices), self._ask_of)
+
+    def _ask_of(self, run_id: str | None) -> None:
+        if run_id is not None:
+            self._run = run_id or None
+            self.look_again()
+            self.action_refresh()
 
     async def action_history(self) -> None:
         try:
@@ -348,7 +364,11 @@ def _summary(answer: Answer) -> str:
 
 
 def _count(rows: int) -> str:
-    return f"{rows:,} row" if rows == 1 else f"{rows:,} rows"
+    return _plural(rows, "row")
+
+
+def _plural(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def _one_line(sql: str) -> str:

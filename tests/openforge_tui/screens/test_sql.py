@@ -3,9 +3,11 @@ import time
 
 import pyarrow.parquet as pq
 import pytest
+from synthetic import SyntheticRun
 from textual.events import Paste
 
 from openforge.ids import new_call_id
+from openforge.store.saved import SAVED
 from openforge_tui.history import History
 from openforge_tui.question import Question
 from openforge_tui.screens.rollout import RolloutScreen
@@ -85,6 +87,33 @@ async def test_the_selection_alone_is_run(run, open_desk) -> None:
         app.view.editor.put("select 1 as one\nselect 2 as two")
         await app.press("shift+home", "f5")
         await app.until(lambda: app.view.results.layout_shown.table.column_names == ["two"])
+
+
+async def test_one_run_only_is_asked_until_every_run_is_again(project, run, open_desk) -> None:
+    other = SyntheticRun(project / ".openforge", "r0000000bbb")
+    other.rollout(task="sort-names", harness="codex", reward=0.0)
+    other.close()
+
+    def asked(app: Opened) -> set[str]:
+        return set(app.view.results.layout_shown.table.column("harness").to_pylist())
+
+    async with open_desk("sql", (80, 24)) as app:
+        await ask(app, SAVED["harnesses"].sql)
+        assert asked(app) == {"codex", "pi", "react"}
+        await app.press("f9")
+        await app.until_text("r0000000aaa  running, 3 rollouts")
+        await app.press("down", "enter")
+        await app.until(lambda: asked(app) == {"codex"})
+        assert "sql of r0000000bbb" in app.text()
+        await app.press("f3")
+        await app.until_text("Questions made ready, of r0000000bbb")
+        await app.press("escape", "f7")
+        app.desk.screen.query_one("Input").value = str(project / "rows.csv")
+        await app.press("enter")
+        await app.until(lambda: "wrote 1 row" in status(app))
+        await app.press("f9", "enter")
+        await app.until(lambda: asked(app) == {"codex", "pi", "react"})
+        assert "sql of every run" in app.text()
 
 
 async def test_nothing_to_run_is_said(run, open_desk) -> None:

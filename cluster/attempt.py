@@ -225,3 +225,12 @@ def judge(ended: Exit, sealed: SealSummary, harness: HarnessManifest, hint: str 
             raise AttemptError(ErrorClass.POLICY, f"{sealed.aborted} model calls broke off, then the harness gave up")
         return ErrorClass.HARNESS_EXIT, harness.exit_meaning(ended.code)
     return None, ""
+
+
+def class_of(error: Exception) -> ErrorClass:
+    """Why an attempt that raised this ended."""
+    if isinstance(error, AttemptError):
+        return error.error_class
+    if isinstance(error, RecorderError):
+        return ErrorClass.RECORDER
+    return ErrorClass.SANDBOX if isinstance(error, InfraError | OSError) else ErrorClass.BUG

@@ -108,6 +108,8 @@ class HttpFace:
         app.router.add_get("/rollouts", self._list)
         app.router.add_delete("/rollouts", self._cancel_all)
         app.router.add_post("/drain", self._drain)
+        app.router.add_put("/pause", self._pause)
+        app.router.add_delete("/pause", self._pause)
         app.router.add_get("/rollouts/{id}", self._look)
         app.router.add_delete("/rollouts/{id}", self._cancel)
         app.router.add_get("/rollouts/{id}/samples", self._samples)
@@ -182,6 +184,11 @@ class HttpFace:
     async def _drain(self, request: web.Request) -> web.Response:
         going_on = await self._orchestrator.drain()
         return _answer(200, {"rollouts": [account_of(rollout) for rollout in going_on]})
+
+    async def _pause(self, request: web.Request) -> web.Response:
+        going_on = self._orchestrator.pause(request.method == "PUT")
+        state = "paused" if self._orchestrator.paused else "running"
+        return _answer(200, {"run_id": self._orchestrator.run_id, "state": state, "going_on": len(going_on)})
 
     async def _cancel(self, request: web.Request) -> web.Response:
         account = self._orchestrator.roster.find(request.match_info["id"])

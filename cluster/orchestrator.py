@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import Any, Self
 
 import openforge
-from cluster.attempt import Attempt, Result, RolloutSpec
+from cluster.attempt import Attempt, Result, RolloutSpec, class_of
 from cluster.install import Installed, install
 from cluster.queue import FairQueue
-from cluster.recorder import Recorder, RecorderError
+from cluster.recorder import Recorder
 from cluster.rollout import Rollout as Rollout  # what `submit` and `run_all` hand out
 from cluster.rollout import end_of_run, journal_columns
 from cluster.roster import ConflictError, Roster
@@ -29,7 +29,7 @@ from cluster.run_lock import RunLock
 from cluster.runtimes.base import Runtime
 from cluster.shards import Shards
 from cluster.start_gate import StartGate
-from cluster.states import RETRIED, AttemptError, ErrorClass, State, check_move, is_terminal
+from cluster.states import RETRIED, UNDER_WAY, AttemptError, ErrorClass, State, check_move, is_terminal
 from cluster.training import Trainer, Training
 from openforge.config.models import Config
 from openforge.config.render import public
@@ -80,6 +80,8 @@ class Orchestrator:
         self._install_lock = asyncio.Lock()
         self._recorders = Shards(config.recorder.shards, new_recorder, runtime, say)
         self._lock, self._draining = RunLock(run_dir), False
+        self._going = asyncio.Event()  # cleared: no attempt begins
+        self._going.set()
         self.journal: JournalWriter
         self.training: Training
 
@@ -188,6 +190,18 @@ class Orchestrator:
             self._finish(rollout, State.CANCELLED, "cancelled while queued")
         return rollout
 
+    @property
+    def paused(self) -> bool:
+        """Whether no rollout begins for now."""
+        return not self._going.is_set()
+
+    def pause(self, on: bool) -> list[Rollout]:
+        """Begin no attempt until this is called again with False. What is under way goes on to its end; returns it."""
+        if on is not self.paused:
+            self.journal.append("run.pause", paused=on)
+            (self._going.clear if on else self._going.set)()
+        return [rollout for rollout in self.rollouts.values() if rollout.state in UNDER_WAY]
+
     async def drain(self) -> list[Rollout]:
         """Take no more rollouts and cancel what is queued, what waits for a new attempt included; returns what runs
         on to its end."""
@@ -227,6 +241,7 @@ class Orchestrator:
         """What goes on now: rollouts by state, model calls in flight, starts of the recorder."""
         return {
             "run_id": self.run_id,
+            "state": "paused" if self.paused else "running",
             "rollouts": dict(Counter(str(rollout.state) for rollout in self.rollouts.values())),
             "calls": await self._recorders.calls(),
             "recorder_starts": self._recorders.starts,
@@ -259,6 +274,7 @@ class Orchestrator:
         """Attempts until one counts, or there are no more."""
         try:
             while True:
+                await self._going.wait()
                 await self._attempt(rollout)
                 if rollout.last:
                     rollout.finished.set()
@@ -301,7 +317,7 @@ class Orchestrator:
         except JournalError:
             raise  # the run cannot go on
         except Exception as error:
-            result.error_class = _class_of(error)
+            result.error_class = class_of(error)
             if result.error_class is ErrorClass.BUG:
                 self._note_bug(rollout, error)
             rollout.duration_s = loop.time() - started_s
@@ -388,11 +404,3 @@ class Orchestrator:
         except JournalError:
             self._say(f"the journal could not take the end of the run: {self.journal.broken}")
         self.journal.close()
-
-
-def _class_of(error: Exception) -> ErrorClass:
-    if isinstance(error, AttemptError):
-        return error.error_class
-    if isinstance(error, RecorderError):
-        return ErrorClass.RECORDER
-    return ErrorClass.SANDBOX if isinstance(error, InfraError | OSError) else ErrorClass.BUG

@@ -20,6 +20,7 @@ class State(StrEnum):
     CANCELLED = "cancelled"
 
 
+UNDER_WAY = frozenset({State.STARTING, State.RUNNING, State.GRADING})
 _STOPPED = frozenset({State.ERROR, State.CANCELLED})
 MOVES: dict[State, frozenset[State]] = {
     State.QUEUED: _STOPPED | {State.STARTING},

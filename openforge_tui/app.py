@@ -17,10 +17,11 @@ from textual.binding import BindingType
 from textual.dom import DOMNode
 from textual.screen import Screen
 
-from openforge.errors import OpenForgeError
+from openforge.errors import OpenForgeError, UsageError
 from openforge_tui.actions import MODES, check_keys
 from openforge_tui.jobs import Job, Jobs, outcome
 from openforge_tui.reader import Reader
+from openforge_tui.screens.states import GOING_ON
 from openforge_tui.screens.view import View
 from openforge_tui.themes import ANSI_DARK, THEMES
 from openforge_tui.transcript import visible
@@ -161,6 +162,13 @@ class Desk(App[None]):
     async def action_back(self) -> None:
         """One step back, as the screen in front understands it."""
         await self.run_action("screen.back")
+
+    def hold(self, run_id: str, state: str) -> None:
+        """Pause a run, or go on with one that is paused."""
+        if state not in GOING_ON:
+            return self.tell(UsageError(f"{run_id} does not go on: it is {state}"))
+        word = "unpause" if state == "paused" else "pause"
+        self.start(f"{word} {run_id}", [word, run_id])
 
     async def open_run(self, run_id: str) -> None:
         """The rollouts of a run, whichever screen asks."""

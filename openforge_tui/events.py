@@ -5,7 +5,7 @@ from typing import Any
 
 KINDS = (
     *("run.start", "rollout.state", "grade", "call.abort", "call.refused", "egress", "sample.refused"),
-    *("train.start", "train.step", "run.end"),
+    *("train.start", "train.step", "run.pause", "run.end"),
 )
 _HEADER = ("v", "recorder_id", "seq", "ts", "kind", "run_id", "rollout_id", "attempt", "config")
 

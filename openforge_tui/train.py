@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,17 +117,20 @@ def first_weights(folder: Path) -> Path:
 class Stop:
     """Asked to end at the end of a step. `ask` is for a signal handler: True when the training will end by itself.
 
-    `process` is the trainer while it is at work; one that is still starting has no step to end.
+    `process` is the trainer while it is at work; one that is still starting has no step to end. `unpause`: a training
+    that is held does not come to the end of its step.
     """
 
     def __init__(self) -> None:
         self.asked = False
+        self.unpause: Callable[[], object] = lambda: None
         self.process: asyncio.subprocess.Process | None = None
 
     def ask(self) -> bool:
         if self.asked or self.process is None or self.process.returncode is not None:
             return False
         self.asked = True
+        self.unpause()
         os.kill(self.process.pid, signal.SIGTERM)
         return True
 
@@ -148,6 +152,7 @@ async def train(training: Training, say: Say, on_event: OnEvent, stop: Stop) -> 
         project=training.project,
         say=say,
     ) as orchestrator:
+        stop.unpause = partial(orchestrator.pause, False)
         supervisor = _Supervisor(training, orchestrator, engine.died, say, on_event, stop)
         running = asyncio.create_task(supervisor.run())
         watching = asyncio.create_task(orchestrator.watch())  # a journal that breaks ends the training
@@ -234,6 +239,8 @@ class _Supervisor:
             try:
                 await asyncio.wait_for(self._heard.wait(), _SILENCE_S)
             except TimeoutError:
+                if self._orchestrator.paused:
+                    continue
                 minutes, run = round(_SILENCE_S / 60), self._training.run_id
                 self._say(f"no word from the trainer for {minutes} min; see: openforge logs --trainer {run}")
                 await self._heard.wait()

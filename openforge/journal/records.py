@@ -88,6 +88,7 @@ KINDS: dict[str, tuple[Column, ...]] = {
         _col("version", _T, "of OpenForge"),
         _col("incarnation?", _I, "0 at first, 1 more each time that an orchestrator takes the run up again"),
     ),
+    "run.pause": (_col("paused", _B, "no rollout begins from here on, or they do again"),),
     "run.end": (_col("state", _T, "done, failed, error or cancelled"), _col("reason?", _T)),
     "blob": (
         _col("hash", _T, "blake2b-128 of the bytes, hex"),

@@ -12,7 +12,17 @@ from typing import Any
 
 type Row = dict[str, Any]
 
-KINDS = ("run.start", "run.end", "rollout.state", "grade", "call.open", "call.close", "call.abort", "sample")
+KINDS = (
+    "run.start",
+    "run.pause",
+    "run.end",
+    "rollout.state",
+    "grade",
+    "call.open",
+    "call.close",
+    "call.abort",
+    "sample",
+)
 _REACH = {"queued": 0, "starting": 1, "running": 2, "grading": 3}
 _ENDED = 4
 _ABOUT = ("task", "harness", "sample", "step", "group_id", "seed")
@@ -58,6 +68,7 @@ class RunFold:
         self._attempts: dict[str, dict[int, _Attempt]] = {}
         self._starts: dict[str, Row] = {}
         self._ends: dict[str, str] = {}
+        self._paused: dict[str, bool] = {}
         self._began: float | None = None
 
     def add(self, record: Mapping[str, Any]) -> None:
@@ -76,6 +87,8 @@ class RunFold:
             case "run.start":
                 self._began = record["ts"] if self._began is None else min(self._began, record["ts"])
                 self._starts[record["recorder_id"]] = dict(record)
+            case "run.pause":
+                self._paused[record["recorder_id"]] = record["paused"]
             case "run.end":
                 self._ends[record["recorder_id"]] = record["state"]
 
@@ -135,10 +148,11 @@ class RunFold:
         states = Counter(row["state"] for row in rollouts)
         rewards = [row["reward"] for row in rollouts if row["reward"] is not None]
         policy = last["policy"]
+        now = "interrupted" if writer not in live else "paused" if self._paused.get(writer) else "running"
         return {
             "run_id": self.run_id,
             "created_at": _time(self._began, whole=True),
-            "state": self._ends.get(writer) or ("running" if writer in live else "interrupted"),
+            "state": self._ends.get(writer) or now,
             "policy": policy.get("model") if isinstance(policy, Mapping) else policy,
             "harnesses": " ".join(map(str, last["harnesses"])) if isinstance(last["harnesses"], list) else None,
             "rollouts": len(rollouts),

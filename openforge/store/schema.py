@@ -107,7 +107,7 @@ VIEWS: tuple[View, ...] = (
         _cols("""
             run_id VARCHAR
             created_at TIMESTAMP
-            state VARCHAR  running, done, failed, error, cancelled; interrupted = its orchestrator died without an end
+            state VARCHAR  running, paused, done, failed, error, cancelled; interrupted = its orchestrator died
             ended_at TIMESTAMP
             reason VARCHAR
             config JSON  as it was in force, secrets hidden

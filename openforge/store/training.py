@@ -19,7 +19,7 @@ type Row = dict[str, Any]
 
 STEP_COLUMNS = ("step", "reward", "success", "rollouts", "staleness", "samples", "seconds")
 _ROLE = "orchestrator"
-_KINDS = ("run.start", "run.end", "train.start", "train.step", "metric", "rollout.state", "grade")
+_KINDS = ("run.start", "run.pause", "run.end", "train.start", "train.step", "metric", "rollout.state", "grade")
 _TRAINING = ("train.start", "train.step", "metric")
 _REACH = {"queued": 0, "starting": 1, "running": 2, "grading": 3}
 _ENDED = 4
@@ -152,6 +152,7 @@ class TrainingLog:
         self._asked: dict[int, list[Rollout]] = defaultdict(list)
         self._counted: dict[int, dict[str, float]] = {}
         self._stale: set[int] = set()
+        self._paused: dict[str, bool] = {}
         self._end: tuple[int, str] = (-1, "")
         self._heard_at: float | None = None
         self._shown: Progress | None = None
@@ -192,6 +193,8 @@ class TrainingLog:
         match record["kind"]:
             case "run.start":
                 self._lives[record["recorder_id"]] = record.get("incarnation") or 0
+            case "run.pause":
+                self._paused[record["recorder_id"]] = record["paused"]
             case "run.end":
                 self._end = max(self._end, (self._lives.get(record["recorder_id"], 0), record["state"]))
             case "train.start":
@@ -267,7 +270,10 @@ class TrainingLog:
         if self._end[0] == life:
             return self._end[1]
         live = take_snapshot(self._store_root, [self.run_id]).live
-        return "running" if any(name.startswith(f"{_ROLE}-") for _, name in live) else "interrupted"
+        writers = [name for _, name in live if name.startswith(f"{_ROLE}-")]
+        if not writers:
+            return "interrupted"
+        return "paused" if any(self._paused.get(name) for name in writers) else "running"
 
     def _progress(self, state: str) -> Progress:
         for step in self._stale:

@@ -137,11 +137,14 @@ _SAMPLES = f"""
 # Several orchestrators may have had a run, one after the other: the last one says how it stands.
 _RUNS = f"""
     SELECT s.* EXCLUDE (ts), {_time("first_ts")} AS created_at, {_time("ended_ts")} AS ended_at, reason,
-        coalesce(e.state, CASE WHEN live THEN 'running' ELSE 'interrupted' END) AS state
+        coalesce(e.state, CASE WHEN NOT coalesce(live, false) THEN 'interrupted' WHEN paused THEN 'paused'
+            ELSE 'running' END) AS state
     FROM (SELECT *, min(ts) OVER (PARTITION BY run_id) AS first_ts FROM raw.run_start
           QUALIFY row_number() OVER (PARTITION BY run_id ORDER BY coalesce(incarnation, 0) DESC, ts DESC) = 1) s
     LEFT JOIN (SELECT run_id, recorder_id, arg_max(state, seq) AS state, arg_max(reason, seq) AS reason,
                    max(ts) AS ended_ts FROM raw.run_end GROUP BY ALL) e USING (run_id, recorder_id)
+    LEFT JOIN (SELECT run_id, recorder_id, arg_max(paused, seq) AS paused FROM raw.run_pause GROUP BY ALL)
+        USING (run_id, recorder_id)
     LEFT JOIN {_LIVE} USING (run_id, recorder_id)"""
 
 

@@ -6,7 +6,7 @@ import typer
 
 from openforge_tui.cli import output, settings
 
-COLUMNS = ("run", "queued", "running", "done", "failed", "error", "calls", "oldest_call_s", "sandbox", "pid")
+COLUMNS = ("run", "state", "queued", "running", "done", "failed", "error", "calls", "oldest_call_s", "sandbox", "pid")
 
 
 def register(app: typer.Typer) -> None:
@@ -28,6 +28,7 @@ def _row(told: dict[str, Any]) -> dict[str, object]:
     running = sum(int(states.get(state, 0)) for state in ("starting", "running", "grading"))
     return {
         "run": told["run_id"],
+        "state": told.get("state"),
         "queued": states.get("queued", 0),
         "running": running,
         "done": states.get("done", 0),

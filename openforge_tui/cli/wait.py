@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _POLL_S = 0.25
-_GOING_ON = ("queued", "starting", "running", "grading")
+_GOING_ON = ("queued", "starting", "running", "grading", "paused")
 
 
 def register(app: typer.Typer) -> None:

@@ -6,7 +6,7 @@ from typing import ClassVar
 from textual.widget import Widget
 
 from openforge_tui.screens.dialog import Choose, Confirm
-from openforge_tui.screens.states import state_style
+from openforge_tui.screens.states import GOING_ON, state_style
 from openforge_tui.screens.view import View
 from openforge_tui.widgets.binding import bindings
 from openforge_tui.widgets.grid import Column, Grid
@@ -73,15 +73,19 @@ class RunsScreen(View):
         if row is None:
             return
         run_id = row["run_id"]
-        if row["state"] != "running":
-            self.say(f"{run_id} does not go on: it is {row['state']}")
-            return
+        if row["state"] not in GOING_ON:
+            return self.say(f"{run_id} does not go on: it is {row['state']}")
         question = Confirm(
             f"Cancel run {run_id}?",
             detail="Rollouts that are under way get no reward; what was graded stays.",
             word=self.desk.target_name if self.desk.is_remote else "",
         )
         self.app.push_screen(question, lambda yes: self._start("cancel", ["cancel", run_id]) if yes else None)
+
+    def action_hold(self) -> None:
+        row = self.query_one(Grid).current
+        if row is not None:
+            self.desk.hold(row["run_id"], row["state"])
 
     def action_export(self) -> None:
         row = self.query_one(Grid).current

@@ -3,6 +3,7 @@
 _STYLES = {
     "done": "green",
     "running": "bold cyan",
+    "paused": "bold magenta",
     "starting": "cyan",
     "grading": "cyan",
     "queued": "dim",
@@ -13,6 +14,8 @@ _STYLES = {
     "lost": "red",
     "unreadable": "red",
 }
+
+GOING_ON = ("running", "paused")  # of a run
 
 
 def state_style(state: object) -> str:

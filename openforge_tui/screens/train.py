@@ -15,6 +15,7 @@ from openforge.store.training import Progress, Rollout, Step, TrainingLog, Train
 from openforge_tui.curves import charts
 from openforge_tui.orchestrators import is_alive, pid_of, stop_orchestrator
 from openforge_tui.screens.dialog import Choose, Confirm
+from openforge_tui.screens.states import GOING_ON
 from openforge_tui.screens.view import View
 from openforge_tui.transcript import visible
 from openforge_tui.widgets.binding import bindings
@@ -210,14 +211,22 @@ class TrainScreen(View):
         progress = self._progress
         if progress is None:
             self.say(NONE)
+        elif progress.state == "paused":
+            self.desk.hold(progress.run_id, progress.state)
         elif progress.state == "running":
             self.say(f"{progress.run_id} is running: there is nothing to resume")
         else:
             self.desk.start(f"resume {progress.run_id}", ["train", "--resume", progress.run_id])
 
+    def action_hold(self) -> None:
+        if self._progress is None:
+            self.say(NONE)
+        else:
+            self.desk.hold(self._progress.run_id, self._progress.state)
+
     async def action_stop(self) -> None:
         progress = self._progress
-        if progress is None or progress.state != "running":
+        if progress is None or progress.state not in GOING_ON:
             self.say("no training is running here" if progress is None else f"{progress.run_id} is {progress.state}")
             return
         pid = await self.desk.reader.work(pid_of, self.desk.reader.store_root, progress.run_id)
@@ -229,7 +238,8 @@ class TrainScreen(View):
             self.app.push_screen(
                 Confirm(
                     f"Stop training {progress.run_id}, process {pid}?",
-                    detail="It ends at the end of the step under way, with a checkpoint, from which R goes on. "
+                    detail="It ends at the end of the step under way, with a checkpoint, from which R goes on; a "
+                    "pause ends with that. "
                     "One that has not made its first step ends at once.",
                 ),
                 lambda yes: self._stop(pid) if yes else None,

@@ -22,6 +22,7 @@ from openforge.ids import RunId
 from openforge.store.connect import query
 from openforge_tui import train as train_module
 from openforge_tui import train_set
+from openforge_tui.steer import pause
 from openforge_tui.train import (
     Stop,
     Training,
@@ -310,6 +311,23 @@ async def test_three_new_starts_without_a_step_between_are_enough(watched: Watch
     assert error.value.hint.endswith("openforge train --resume r0train")
     assert len(watched.starts) == 3 + 3
     assert watched.sql("state FROM runs") == [("error",)]
+
+
+@pytest.mark.contract
+async def test_a_training_that_is_held_waits_and_stops_with_its_step(watched: Watched) -> None:
+    running = watched.begin("ready, step, step, step, hang")
+    await until(lambda: ("step", 1) in watched.events)
+    [told] = await pause(watched.training.store_root, [watched.training.run_id])
+    assert told["state"] == "paused"
+    held = watched.events.count(("step", 2))
+    await asyncio.sleep(1)
+    steps = [step for kind, step in watched.events if kind == "step"]
+    assert len(steps) <= 2 + held  # the one that had begun, and no other
+    assert watched.sql("state FROM runs") == [("paused",)]
+    assert watched.stop.ask()
+    last = await asyncio.wait_for(running, 60)
+    assert last in (steps[-1], steps[-1] + 1)
+    assert watched.sql("state, trained.n FROM runs, (SELECT count(*) AS n FROM trained) AS trained") == [("done", last)]
 
 
 @pytest.mark.contract

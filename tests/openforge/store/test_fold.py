@@ -42,6 +42,17 @@ def test_a_run_under_way(make_run) -> None:
     assert_same(varied(make_run))
 
 
+def test_a_run_that_is_held_and_goes_on_and_dies(make_run) -> None:
+    run = varied(make_run)
+    for paused, state in ((True, "paused"), (False, "running"), (True, "paused")):
+        run.orchestrator.append("run.pause", paused=paused)
+        assert folded(run).run_row(live_writers(run.run_dir))["state"] == state
+        assert_same(run)
+    run.close()
+    assert folded(run).run_row(set())["state"] == "interrupted"
+    assert_same(run)
+
+
 def test_a_run_whose_writers_died(make_run) -> None:
     run = varied(make_run)
     run.close()

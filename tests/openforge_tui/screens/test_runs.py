@@ -18,6 +18,17 @@ async def test_what_was_cancelled_is_counted(run, open_desk) -> None:
         await app.until_text("1 of 1 run")
 
 
+async def test_a_run_is_held_and_goes_on_as_jobs(run, open_desk, monkeypatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr("openforge_tui.app.Desk.start", lambda self, title, argv: started.append(list(argv)))
+    async with open_desk() as app:
+        await app.press("P")
+        run.orchestrator.append("run.pause", paused=True)
+        await app.until_text("paused")
+        await app.press("P")
+        assert started == [["pause", run.run_id], ["unpause", run.run_id]]
+
+
 async def test_a_filter_says_what_it_hides(run, open_desk) -> None:
     async with open_desk() as app:
         await app.press("slash", *"-l state=done", "enter")

@@ -167,9 +167,27 @@ async def test_a_run_that_ended_is_resumed_as_a_job(training: Any, open_desk: An
         app.desk.jobs.stop(job)
 
 
+async def test_a_training_is_held_and_goes_on_as_jobs_with_the_screen_saying_so(
+    training: Any, open_desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr("openforge_tui.app.Desk.start", lambda self, title, argv: started.append(list(argv)))
+    async with open_desk(mode="train") as app:
+        await app.press("P")
+        training.orchestrator.append("run.pause", paused=True)
+        await app.until_text("paused, step")
+        await app.press("P", "R")
+        assert started == [[word, training.run_id] for word in ("pause", "unpause", "unpause")]
+        training.orchestrator.append("run.end", state="cancelled", reason=None)
+        await app.until_text("cancelled, step")
+        await app.press("P")
+        assert len(started) == 3
+        assert f"{training.run_id} does not go on: it is cancelled" in told(app)
+
+
 async def test_read_only_changes_nothing(training: Any, process: Any, open_desk: Any) -> None:
     async with open_desk(mode="train", readonly=True) as app:
-        await app.press("ctrl+d", "R", "r")
+        await app.press("ctrl+d", "R", "P", "r")
         assert type(app.view).__name__ == "TrainScreen"
         assert app.desk.jobs.all() == []
         assert process.poll() is None

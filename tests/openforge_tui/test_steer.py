@@ -1,5 +1,6 @@
 """Ending what goes on, by asking a real orchestrator; and what is said when there is none."""
 
+import asyncio
 import json
 import shutil
 
@@ -8,9 +9,10 @@ import pytest
 from cluster.run_lock import RunLock
 from openforge.errors import InfraError, UsageError
 from openforge.store.lists import list_runs
-from openforge_tui.cancel import cancel
+from openforge_tui.steer import cancel, pause
 from tests.cluster.conftest import desk, isolated, model  # noqa: F401
 from tests.cluster.desk import until
+from tests.cluster.test_orchestrator import ASK
 from tests.openforge_tui.fake_orchestrator import FakeOrchestrator
 
 SLEEP = "sleep 60\n"
@@ -30,10 +32,37 @@ async def test_a_rollout_is_ended_then_the_rest_of_the_run(desk) -> None:  # noq
     assert [row["state"] for row in list_runs(desk.store)] == ["cancelled"]
 
 
-async def test_a_run_that_is_not_under_way_says_so(store_root) -> None:
+@pytest.mark.contract
+@pytest.mark.usefixtures("isolated")
+async def test_a_held_run_ends_what_it_has_begun_and_begins_the_rest_when_it_goes_on(desk) -> None:  # noqa: F811
+    def states() -> list[str]:
+        return sorted(str(rollout.state) for rollout in rollouts)
+
+    harness = desk.harness(ASK + "echo 42 > answer.txt; sleep 1\n")
+    async with desk.orchestrator(concurrency=1) as orchestrator:
+        rollouts = [await orchestrator.submit(desk.spec(desk.task(), harness, sample=n)) for n in range(3)]
+        await until(lambda: "running" in states())
+        for _ in range(2):  # twice is once
+            [told] = await pause(desk.store, ["latest"])
+            assert (told["run_id"], told["state"]) == (orchestrator.run_id, "paused")
+        assert (await orchestrator.status())["state"] == "paused"
+        await until(lambda: "running" not in states())
+        await asyncio.sleep(0.5)
+        assert states() == ["done", "queued", "queued"]
+        assert [row["state"] for row in list_runs(desk.store)] == ["paused"]
+        (ended,) = await cancel(desk.store, [rollouts[2].id])
+        assert ended["state"] == "cancelled"
+        assert (await pause(desk.store, ["latest"], on=False))[0]["state"] == "running"
+        await until(lambda: states() == ["cancelled", "done", "done"])
+    assert [record["paused"] for record in desk.records("run.pause")] == [True, False]
+    assert [row["state"] for row in list_runs(desk.store)] == ["done"]
+
+
+@pytest.mark.parametrize("ask", [cancel, pause])
+async def test_a_run_that_is_not_under_way_says_so(store_root, ask) -> None:
     (store_root / "runs" / "r0000000aaa").mkdir()
     with pytest.raises(UsageError, match="r0000000aaa is not under way"):
-        await cancel(store_root, ["latest"])
+        await ask(store_root, ["latest"])
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "3", "[" * 100_000])

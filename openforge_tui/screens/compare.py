@@ -29,6 +29,7 @@ COLUMNS = (
 
 class CompareScreen(View):
     SCOPE = "compare"
+    DEFAULT_CLASSES = "-panes"
     MODE = "runs"
     FILTERS = False
     BINDINGS: ClassVar = bindings("compare")

@@ -73,12 +73,13 @@ class JobsScreen(View):
     """Jobs above; of the chosen one how it ended, and its output as it comes."""
 
     SCOPE = "jobs"
+    DEFAULT_CLASSES = "-panes"
     BINDINGS: ClassVar = bindings("jobs")
     DEFAULT_CSS = """
     JobsScreen JobStrip { max-height: 0; }
     JobsScreen Grid { height: 40%; }
     JobsScreen #ending { height: auto; max-height: 4; padding: 0 1; background: $boost; }
-    JobsScreen Log { height: 1fr; }
+    JobsScreen Log { height: 1fr; padding: 0 1; }
     """
 
     def __init__(self, job_id: str = "") -> None:

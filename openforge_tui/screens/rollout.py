@@ -35,6 +35,7 @@ _TOKEN_TURNS = 16  # whose tokens are kept
 
 class RolloutScreen(View):
     SCOPE = "rollout"
+    DEFAULT_CLASSES = "-panes"
     MODE = "runs"
     BINDINGS: ClassVar = bindings("rollout")
     DEFAULT_CSS = """

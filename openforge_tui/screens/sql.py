@@ -49,6 +49,7 @@ _FIRST_LINE = 120  # characters of a query in the list of those before
 
 class SqlScreen(View):
     SCOPE = "sql"
+    DEFAULT_CLASSES = "-panes"
     MODE = "sql"
     FILTERS = False
     BINDINGS: ClassVar = bindings("sql")

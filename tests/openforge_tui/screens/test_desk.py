@@ -5,6 +5,10 @@ import pytest
 from openforge.config import load
 from openforge.errors import ConfigError
 from openforge_tui.app import Opening, open_desk
+from openforge_tui.screens.compare import CompareScreen
+from openforge_tui.screens.jobs import JobsScreen
+from openforge_tui.screens.rollout import RolloutScreen
+from openforge_tui.screens.sql import SqlScreen
 from tests.openforge_tui.screens.conftest import SIZES
 
 
@@ -20,6 +24,25 @@ async def test_digits_go_to_modes_and_minus_goes_back(run, open_desk) -> None:
         await app.press("minus")
         assert app.desk.current_mode == "runs"
         assert type(app.view).__name__ == "RolloutsScreen"  # what was open in it still is
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_bar_says_which_pane_the_keys_go_to(run, open_desk, size, monkeypatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    run.end()
+    rollouts = [f"{run.run_id}.fix-mean.{harness}.0" for harness in ("react", "pi")]
+    screens = {RolloutScreen(rollouts[0]): 3, CompareScreen(*rollouts): 3, JobsScreen(): 2, SqlScreen(): 2}
+    async with open_desk(size=size) as app:
+        for screen, panes in screens.items():
+            await app.desk.push_screen(screen)
+            await app.settled()
+            await app.until(lambda screen=screen: screen.focused is not None)
+            assert len(screen.focus_chain) == panes
+            for pane in screen.focus_chain:
+                pane.focus()
+                await app.settled()
+                bars = {(x, y) for y, row in enumerate(app.text().splitlines()) for x, c in enumerate(row) if c == "▌"}
+                assert bars == {(pane.region.x, y) for y in range(pane.region.y, pane.region.bottom)}, app.text()
 
 
 async def test_escape_closes_the_filter_first_then_the_screen(run, open_desk) -> None:

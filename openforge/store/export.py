@@ -18,11 +18,12 @@ from openforge.store.page.build import LIMIT, SIZE_BYTES, build
 from openforge.store.rows import write_query
 from openforge.store.schema import BY_NAME, VIEWS
 from openforge.store.sql import SafeSql
-from openforge.store.whole import whole_file
+from openforge.store.whole import whole_file, whole_folder
 
 Format = Literal["parquet", "jsonl", "duckdb", "sft", "html"]
 _DERIVED = {"unreadable"}  # tells about the files themselves
 _SFT = "token_ids AS input_ids, loss_mask, rollout_id, task, harness, reward, run_id, attempt, sample_id, weight"
+_PARQUET = "FORMAT parquet, COMPRESSION zstd"
 _STORAGE = "v1.2.0"  # older DuckDB programs read it too
 
 _JSON_LINES = """
@@ -95,20 +96,22 @@ def export_rows(store_root: Path, runs: Sequence[str], keys: Sequence[tuple[str,
 
     def write(con: duckdb.DuckDBPyConnection) -> int:
         con.register("chosen", chosen)
-        return _copy(con, sql, dest, "FORMAT parquet, COMPRESSION zstd")
+        return _copy(con, sql, dest, _PARQUET)
 
     return with_views(store_root, write, runs=runs)
 
 
 def _parquet_folder(con: duckdb.DuckDBPyConnection, names: Sequence[str], dest: Path) -> Exported:
     done = Exported(dest)
-    for name in names:
-        done.rows |= _parquet_file(con, name, dest / f"{name}.parquet").rows
+    with whole_folder(dest) as folder:
+        for name in names:
+            file = f"{name}.parquet"
+            done.rows[file] = _copy_to(con, f"FROM {name}", folder / file, _PARQUET)
     return done
 
 
 def _parquet_file(con: duckdb.DuckDBPyConnection, name: str, dest: Path) -> Exported:
-    return Exported(dest, {dest.name: _copy(con, f"FROM {name}", dest, "FORMAT parquet, COMPRESSION zstd")})
+    return Exported(dest, {dest.name: _copy(con, f"FROM {name}", dest, _PARQUET)})
 
 
 def _json_lines(con: duckdb.DuckDBPyConnection, _names: Sequence[str], dest: Path) -> Exported:
@@ -165,7 +168,11 @@ def _sft(store_root: Path, runs: Sequence[str] | None, dest: Path, where: str | 
 
 def _copy(con: duckdb.DuckDBPyConnection, sql: str, dest: Path, options: str) -> int:
     with whole_file(dest) as temporary:
-        (count,) = con.execute(f"COPY ({sql}) TO {_quote(temporary)} ({options})").fetchall()[0]
+        return _copy_to(con, sql, temporary, options)
+
+
+def _copy_to(con: duckdb.DuckDBPyConnection, sql: str, path: Path, options: str) -> int:
+    (count,) = con.execute(f"COPY ({sql}) TO {_quote(path)} ({options})").fetchall()[0]
     return int(count)
 
 

@@ -1,9 +1,9 @@
-"""A file that appears whole under its name or not at all. Does not know what it holds."""
+"""Files that appear whole under their names or not at all. Does not know what they hold."""
 
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import duckdb
@@ -16,12 +16,35 @@ def whole_file(dest: Path) -> Iterator[Path]:
     """A name beside `dest` to write under; renamed when all went well, removed when not. Raises as `writing` does."""
     if dest.is_dir():
         raise UsageError(f"{dest} is a folder", hint="name a file")
-    with writing(dest):
+    with writing(dest), _beside(dest) as folder:
+        temporary = folder / dest.name
+        yield temporary
+        os.replace(temporary, dest)
+
+
+@contextmanager
+def whole_folder(dest: Path) -> Iterator[Path]:
+    """The same for files that belong together: all of them come into `dest`, or none."""
+    with writing(dest), _beside(dest) as folder:
+        yield folder
+        dest.mkdir(exist_ok=True)
+        for file in folder.iterdir():
+            os.replace(file, dest / file.name)
+
+
+@contextmanager
+def _beside(dest: Path) -> Iterator[Path]:
+    """A folder that goes with the block; what was made to put it into goes, too, when the block fails."""
+    missing = [folder for folder in dest.parents if not folder.exists()]
+    try:
         dest.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{dest.name}.", dir=dest.parent) as folder:
-            temporary = Path(folder) / dest.name
-            yield temporary
-            os.replace(temporary, dest)
+            yield Path(folder)
+    except BaseException:
+        for made in missing:  # the innermost first
+            with suppress(OSError):
+                made.rmdir()
+        raise
 
 
 @contextmanager

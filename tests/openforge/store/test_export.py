@@ -10,7 +10,7 @@ from synthetic import SyntheticRun
 
 from openforge.errors import InfraError, UsageError
 from openforge.store.connect import query
-from openforge.store.export import export, export_rows
+from openforge.store.export import _parquet_folder, export, export_rows
 from openforge.store.schema import BY_NAME, VIEWS, arrow_schema
 
 
@@ -106,7 +106,7 @@ def test_rows_can_be_chosen_one_by_one(run: SyntheticRun, make_run, tmp_path: Pa
 def test_a_condition_can_only_read_and_a_failure_leaves_nothing(run: SyntheticRun, tmp_path: Path, where: str) -> None:
     with pytest.raises(UsageError):
         export(run.store_root, run.run_id, "sft", tmp_path / "out" / "sft.parquet", where=where)
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_failed_export_leaves_what_was_there(run: SyntheticRun, tmp_path: Path) -> None:
@@ -118,10 +118,28 @@ def test_a_failed_export_leaves_what_was_there(run: SyntheticRun, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "duckdb", "sft"])
-def test_a_full_disk_is_named_and_nothing_is_read_again(run: SyntheticRun, full_disk: Path, kind: str) -> None:
-    dest = full_disk / ("out" if kind == "parquet" else f"out.{kind}")
+def test_a_full_disk_is_named_and_leaves_nothing(run: SyntheticRun, full_disk: Path, kind: str) -> None:
+    before = sorted(full_disk.iterdir())
+    dest = full_disk / "new" / "folder" / ("out" if kind == "parquet" else f"out.{kind}")
     with pytest.raises(InfraError, match=r"out.* cannot be written"):
         export(run.store_root, run.run_id, kind, dest)
+    assert sorted(full_disk.iterdir()) == before
+
+
+def test_of_files_that_belong_together_all_come_or_none(tmp_path: Path) -> None:
+    dest = tmp_path / "new" / "out"
+    con = duckdb.connect()
+    con.execute("CREATE TABLE one AS SELECT 1 AS a")
+    with pytest.raises(duckdb.CatalogException):
+        _parquet_folder(con, ["one", "nope"], dest)
+    assert not (tmp_path / "new").exists()
+    dest.mkdir(parents=True)
+    (dest / "mine.txt").write_text("")
+    assert _parquet_folder(con, ["one"], dest).rows == {"one.parquet": 1}
+    with pytest.raises(duckdb.CatalogException):
+        _parquet_folder(con, ["one", "nope"], dest)
+    assert sorted(file.name for file in dest.iterdir()) == ["mine.txt", "one.parquet"]
+    assert [folder.name for folder in dest.parent.iterdir()] == ["out"]
 
 
 def test_a_folder_that_may_not_be_written_is_named(run: SyntheticRun, tmp_path: Path) -> None:

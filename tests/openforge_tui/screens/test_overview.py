@@ -174,7 +174,7 @@ async def test_the_progress_of_a_job_is_seen_and_it_is_stopped(cache: Path, open
         await app.until_text("step 2 of 3   J shows it")
         await app.press("J")
         await app.until_text("1 running, 1 in all")
-        assert "the first line\nstep 2 of 3" in app.text()
+        assert "the first line\n step 2 of 3" in app.text()
         await app.press("ctrl+d", "y")
         await app.until_text("exit code 130: interrupted")
         await app.press("escape")

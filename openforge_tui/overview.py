@@ -1,4 +1,4 @@
-"""What there is to know before work begins: this machine, clusters, images, policies, runs under way, disk.
+"""What there is to know before work begins: this machine, harnesses, clusters, images, policies, runs under way, disk.
 
 Each part is a plain function that may take long, since programs are asked that may hang: whoever shows them asks each
 for itself. Every row names its part, its state in a word, what was found, and the next command where there is one.
@@ -41,12 +41,30 @@ def not_removed(target: str) -> UsageError:
 
 
 def machine_rows(load: Load) -> list[Row]:
-    """Doctor's findings, but for those of the cluster, which has a part of its own."""
+    """Doctor's findings, but for those of the cluster and of harnesses, which have parts of their own."""
     from openforge_tui.machine import findings, survey
 
     loaded = load(None)
     machine = survey(loaded.config, loaded.project_dir, pods=False)
-    return [_row("machine", *vars(finding).values()) for finding in findings(machine, loaded.config)]
+    return [
+        _row("machine", *vars(finding).values())
+        for finding in findings(machine, loaded.config)
+        if finding.state == "missing" or not finding.check.startswith("harness ")
+    ]
+
+
+def harness_rows(load: Load) -> list[Row]:
+    """Every harness, as `openforge harness list` has it."""
+    from openforge_tui.harnesses import known_harnesses
+
+    loaded, rows = load(None), []
+    for known in known_harnesses(loaded.project_dir):
+        wanted = "; this configuration's" if known.name in loaded.config.run.harnesses else ""
+        version = f"{known.manifest.version}, " if known.manifest else ""
+        fix = "" if known.installed or not known.manifest else f"openforge harness install {known.name}"
+        state = "ok" if known.installed else "note"
+        rows.append(_row("harness", known.name, state, f"{version}{known.state}{wanted}", fix))
+    return rows
 
 
 def cluster_rows(load: Load) -> list[Row]:
@@ -152,6 +170,7 @@ def disk_rows(load: Load) -> list[Row]:
 
 PARTS = (
     Part("machine", 30.0, machine_rows),
+    Part("harness", 30.0, harness_rows),
     Part("cluster", 10.0, cluster_rows),
     Part("images", 30.0, image_rows),
     Part("policy", 10.0, policy_rows),

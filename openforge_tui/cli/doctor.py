@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     everything: Annotated[
-        bool, typer.Option("--all", help="Also clusters, images, policies, runs under way and disk.")
+        bool, typer.Option("--all", help="Also every harness, clusters, images, policies, runs under way and disk.")
     ] = False,
     fix: Annotated[
         bool, typer.Option("--fix", help="Print the commands that mend what was found, one a line; runs none.")

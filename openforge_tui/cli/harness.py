@@ -24,30 +24,27 @@ def register(app: typer.Typer) -> None:
 @harness_app.command("list")
 def list_harnesses() -> None:
     """List the harnesses that have a manifest, and which are on this machine."""
-    from cluster.install import harness_dir, is_installed
-    from openforge import harness
-    from openforge.errors import ConfigError
+    from cluster.install import harness_dir
+    from openforge_tui.harnesses import known_harnesses
 
-    roots = harness.harness_roots(settings.current().project)
-    manifests = []
-    for name in harness.list_harnesses(roots):
-        try:
-            manifests.append(harness.load_harness(name, roots))
-        except ConfigError as error:  # of one, which must not hide the others
-            output.say(f"left out: {error.summary}")
-    rows = [
-        {
-            "harness": manifest.name,
-            "version": manifest.version,
-            "dialects": ", ".join(manifest.spec.dialects),
-            "install": manifest.spec.install.kind,
-            "installed": is_installed(manifest),
-            "hash": manifest.content_hash()[:12],
-            "folder": str(harness_dir(manifest)),
-            "summary": manifest.spec.summary,
-        }
-        for manifest in manifests
-    ]
+    rows = []
+    for known in known_harnesses(settings.current().project):
+        manifest = known.manifest
+        if manifest is None:  # it must not hide the others
+            output.say(f"left out: {known.trouble}")
+            continue
+        rows.append(
+            {
+                "harness": manifest.name,
+                "version": manifest.version,
+                "dialects": ", ".join(manifest.spec.dialects),
+                "install": manifest.spec.install.kind,
+                "installed": known.installed,
+                "hash": manifest.content_hash()[:12],
+                "folder": str(harness_dir(manifest)),
+                "summary": manifest.spec.summary,
+            }
+        )
     output.emit(rows, ["harness", "version", "installed", "dialects", "summary", "install", "hash"])
 
 

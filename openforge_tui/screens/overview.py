@@ -16,6 +16,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from openforge_tui.aside import aside
+from openforge_tui.harnesses import Known, known_harnesses
 from openforge_tui.jobs import duration
 from openforge_tui.overview import PARTS, Part, Row, asked, not_removed
 from openforge_tui.screens.dialog import Choose, Confirm, Reading
@@ -221,17 +222,11 @@ def _in_sections(rows: Sequence[Row], *, grouped: bool) -> list[Row]:
 
 
 def _harnesses(project: Path) -> list[tuple[str, str, str]]:
-    from cluster.install import is_installed
-    from openforge.errors import ConfigError
-    from openforge.harness import harness_roots, list_harnesses, load_harness
+    return [
+        (known.name, f"{known.name} {known.manifest.version}" if known.manifest else known.name, _about(known))
+        for known in known_harnesses(project)
+    ]
 
-    roots, found = harness_roots(project), []
-    for name in list_harnesses(roots):
-        try:
-            manifest = load_harness(name, roots)
-        except ConfigError as error:  # it must not hide the others
-            found.append((name, name, error.summary))
-            continue
-        there = "comes with OpenForge" if manifest.spec.install.kind == "none" else "installed"
-        found.append((name, f"{name} {manifest.version}", there if is_installed(manifest) else manifest.spec.summary))
-    return found
+
+def _about(known: Known) -> str:
+    return known.manifest.spec.summary if known.manifest and not known.installed else known.state

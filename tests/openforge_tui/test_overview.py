@@ -9,7 +9,18 @@ import pytest
 from cluster import docker, images
 from openforge.config import Loaded, load
 from openforge.errors import InfraError
-from openforge_tui.overview import Part, Row, asked, disk_rows, image_rows, node_row, policy_rows, size_of
+from openforge_tui.overview import (
+    Part,
+    Row,
+    asked,
+    disk_rows,
+    harness_rows,
+    image_rows,
+    machine_rows,
+    node_row,
+    policy_rows,
+    size_of,
+)
 
 NODE = {
     "metadata": {"name": "openforge-control-plane"},
@@ -61,6 +72,21 @@ def loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_disk_is_told_of_folders_that_are_not_there_yet(loading) -> None:
     assert [row["name"] for row in disk_rows(loading)] == ["store", "cache"]
+
+
+def test_every_harness_is_listed_with_what_installs_it_and_a_wrong_one_hides_none(loading, tmp_path: Path) -> None:
+    (tmp_path / "harness_images" / "mine").mkdir(parents=True)
+    (tmp_path / "harness_images" / "mine" / "harness.toml").write_text("name = 1")
+    (tmp_path / "openforge.toml").write_text('version = 1\n[run]\nharnesses = ["pi", "nowhere"]\n')
+    rows = {row["name"]: row for row in harness_rows(loading)}
+    assert set(rows) == {"codex", "mine", "pi", "react"}
+    assert (rows["react"]["state"], rows["react"]["next"]) == ("ok", "")
+    assert rows["react"]["found"].endswith(", comes with OpenForge")
+    assert (rows["pi"]["state"], rows["pi"]["next"]) == ("note", "openforge harness install pi")
+    assert rows["pi"]["found"].endswith(", not installed (npm); this configuration's")
+    assert (rows["mine"]["state"], "harness.toml" in rows["mine"]["found"]) == ("note", True)
+    told = {row["name"]: row["state"] for row in machine_rows(loading) if row["name"].startswith("harness")}
+    assert told == {"harness nowhere": "missing"}
 
 
 def test_policies_and_their_servers_are_listed_dead_ones_included(loading, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ class LiveRecorder:
     ) -> None:
         self.recorder: Recorder | None = None
         self.starts = 0
+        self._up_since_s = 0.0
         self._new = new
         self._recent: deque[float] = deque(maxlen=_STARTS)
         self._on_ready, self._say = on_ready, say
@@ -57,6 +58,7 @@ class LiveRecorder:
         recorder = self._new()
         await self._on_ready(await recorder.start())
         self.recorder, self._told = recorder, False  # one that did not start is none
+        self._up_since_s = time.monotonic()
 
     async def set_policy(self, addresses: Sequence[str], token: str, weight_version: str) -> None:
         """Where the policy answers from now on: the recorder is told, and every one that follows it. RecorderError when
@@ -90,6 +92,12 @@ class LiveRecorder:
                 told = await self.recorder.status()
                 return [{**call, "recorder_id": told.get("recorder_id")} for call in told.get("calls", [])]
         return []
+
+    def state(self) -> dict[str, Any]:
+        """Whether it is up, and for how many seconds; how often it was started."""
+        up = self.recorder is not None and not self.recorder.died.is_set()
+        state = "up" if up else "starting" if self._lock.locked() else "down"
+        return {"state": state, "up_s": time.monotonic() - self._up_since_s if up else None, "starts": self.starts}
 
     async def stop(self) -> None:
         if self.recorder is not None:

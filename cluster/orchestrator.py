@@ -238,13 +238,14 @@ class Orchestrator:
             await self._recorders.forget_policy()
 
     async def status(self) -> dict[str, Any]:
-        """What goes on now: rollouts by state, model calls in flight, starts of the recorder."""
+        """What goes on now: rollouts by state, model calls in flight, the recorders."""
         return {
             "run_id": self.run_id,
             "state": "paused" if self.paused else "running",
             "rollouts": dict(Counter(str(rollout.state) for rollout in self.rollouts.values())),
             "calls": await self._recorders.calls(),
             "recorder_starts": self._recorders.starts,
+            "recorders": self._recorders.states(),
             "isolation": self.runtime.enforced.isolation,
             "policies": self.policies,
             "trainer": asdict(self.training.trainer) if self.training.trainer is not None else None,

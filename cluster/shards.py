@@ -48,6 +48,10 @@ class Shards:
         told = await asyncio.gather(*(live.calls() for live in self.live))
         return [{**call, "shard": shard} for shard, calls in enumerate(told) for call in calls]
 
+    def states(self) -> list[dict[str, Any]]:
+        """How each recorder stands (LiveRecorder.state), with its `shard`."""
+        return [{"shard": shard, **live.state()} for shard, live in enumerate(self.live)]
+
     @property
     def starts(self) -> int:
         return sum(live.starts for live in self.live)

@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from openforge.cache import cache_dir
 from openforge.config import Loaded
 from openforge.config.models import size_bytes
 from openforge.errors import OpenForgeError, UsageError
+from openforge_tui.jobs import duration
 
 type Row = dict[str, Any]
 type Load = Callable[[str | None], Loaded]
@@ -146,16 +148,28 @@ def policy_rows(load: Load) -> list[Row]:
 
 
 def live_rows(load: Load) -> list[Row]:
-    """The runs under way, as their orchestrators tell."""
+    """The runs under way and their recorders, as their orchestrators tell."""
     from openforge_tui.live_status import ask_all
 
     rows = []
     for told in asyncio.run(ask_all(load(None).store_root)):
         states = ", ".join(f"{count} {state}" for state, count in told["rollouts"].items()) or "no rollouts yet"
-        calls, starts = len(told["calls"]), told["recorder_starts"]
-        recorder = f"{calls} model calls in flight, recorders started {starts} times"
-        rows.append(_row("live", told["run_id"], "ok", f"{states}; {recorder}; sandbox {told['isolation']}"))
+        calls = Counter(call.get("shard") or 0 for call in told["calls"])
+        what = f"{states}; {calls.total()} model calls in flight; sandbox {told['isolation']}"
+        rows.append(_row("live", told["run_id"], "ok", what))
+        rows += [shard_row(recorder, calls[recorder["shard"]]) for recorder in told.get("recorders", [])]
     return rows or [_row("live", "runs", "ok", "none is going on")]
+
+
+def shard_row(recorder: dict[str, Any], calls: int) -> Row:
+    """The recorder of one shard of a run, with the model calls that it answers now."""
+    name, starts = f"recorder {recorder['shard']}", recorder["starts"]
+    again = f", started {starts} times" if starts > 1 else ""
+    if recorder["state"] == "up":
+        in_flight = "1 model call" if calls == 1 else f"{calls} model calls"
+        return _row("live", name, "ok", f"up for {duration(recorder['up_s'])}{again}; {in_flight} in flight")
+    following = "; the next attempt on this shard starts it again" if recorder["state"] == "down" else ""
+    return _row("live", name, "note", f"{recorder['state']}{again}{following}", "openforge logs --recorder")
 
 
 def disk_rows(load: Load) -> list[Row]:

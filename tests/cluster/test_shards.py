@@ -46,6 +46,17 @@ async def test_each_call_in_flight_says_which_shard_answers_it() -> None:
     ]
 
 
+async def test_each_recorder_says_since_when_it_is_up_and_how_often_it_was_started() -> None:
+    made = shards(2)
+    assert [one["state"] for one in made.states()] == ["down", "down"]
+    await made.start()
+    made.live[1].recorder.died.set()
+    up, down = made.states()
+    assert (up["shard"], up["state"], up["starts"]) == (0, "up", 1)
+    assert 0 <= up["up_s"] < 60
+    assert down == {"shard": 1, "state": "down", "up_s": None, "starts": 1}
+
+
 async def test_a_shard_between_two_recorders_has_no_calls() -> None:
     made = shards(3, dead=1)
     await made.start()

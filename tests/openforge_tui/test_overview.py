@@ -16,6 +16,7 @@ from openforge_tui.overview import (
     disk_rows,
     harness_rows,
     image_rows,
+    live_rows,
     machine_rows,
     node_row,
     policy_rows,
@@ -87,6 +88,27 @@ def test_every_harness_is_listed_with_what_installs_it_and_a_wrong_one_hides_non
     assert (rows["mine"]["state"], "harness.toml" in rows["mine"]["found"]) == ("note", True)
     told = {row["name"]: row["state"] for row in machine_rows(loading) if row["name"].startswith("harness")}
     assert told == {"harness nowhere": "missing"}
+
+
+def test_each_recorder_of_a_run_is_a_row(loading, monkeypatch) -> None:
+    recorders = [
+        {"shard": 0, "state": "up", "up_s": 200.0, "starts": 1},
+        {"shard": 1, "state": "up", "up_s": 3.0, "starts": 2},
+        {"shard": 2, "state": "down", "up_s": None, "starts": 1},
+    ]
+    calls = [{"shard": 0}, {"shard": 0}, {"shard": 1}]
+    told = {"run_id": "r1", "rollouts": {"running": 3}, "calls": calls, "isolation": "pod", "recorders": recorders}
+
+    async def ask_all(store_root: Path) -> list[Row]:
+        return [told]
+
+    monkeypatch.setattr("openforge_tui.live_status.ask_all", ask_all)
+    assert [(row["name"], row["state"], row["found"]) for row in live_rows(loading)] == [
+        ("r1", "ok", "3 running; 3 model calls in flight; sandbox pod"),
+        ("recorder 0", "ok", "up for 3 min 20 s; 2 model calls in flight"),
+        ("recorder 1", "ok", "up for 3 s, started 2 times; 1 model call in flight"),
+        ("recorder 2", "note", "down; the next attempt on this shard starts it again"),
+    ]
 
 
 def test_policies_and_their_servers_are_listed_dead_ones_included(loading, tmp_path: Path) -> None:

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import aiohttp
 
 from cluster.http import FILE_NAME
+from cluster.run_lock import is_held
 
 ANSWER_S = 5.0  # then it has failed
 
 
 class Answer(NamedTuple):
     """What one said: `told` is its /status, None when it does not answer as one does. `nobody`: nothing listens where
-    its file says."""
+    its file says, or what does has the run in another folder."""
 
     told: dict[str, Any] | None
     pid: int = 0
@@ -45,11 +46,13 @@ async def ask_all(store_root: Path) -> list[dict[str, Any]]:
 
 
 async def ask(http: aiohttp.ClientSession, file: Path) -> Answer:
-    """The /status of the orchestrator of one file."""
+    """The /status of the orchestrator of one file; of a copied folder it is that of the first, and so nobody."""
     pid = 0
     try:
         face = json.loads(await asyncio.to_thread(file.read_text))
         pid = int(face["pid"])
+        if not await asyncio.to_thread(is_held, file.parent):
+            return Answer(None, pid, nobody=True)
         headers = {"Authorization": f"Bearer {face['token']}"}
         async with http.get(f"{face['url']}/status", headers=headers) as response:
             response.raise_for_status()

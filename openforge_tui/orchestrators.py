@@ -6,14 +6,18 @@ import signal
 from pathlib import Path
 
 from cluster.http import FILE_NAME
+from cluster.run_lock import is_held
 from openforge.errors import InfraError
 from openforge_tui.jobs import Jobs
 
 
 def pid_of(store_root: Path, run_id: str) -> int | None:
-    """The process of a run's orchestrator, as it told; None when it has told none."""
+    """The process of a run's orchestrator, as it told; None when it has told none, or when this is but a copy."""
+    run_dir = store_root / "runs" / run_id
     try:
-        pid = int(json.loads((store_root / "runs" / run_id / FILE_NAME).read_text())["pid"])
+        if not is_held(run_dir):
+            return None
+        pid = int(json.loads((run_dir / FILE_NAME).read_text())["pid"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     return pid if pid > 0 else None  # to the kernel, 0 and less are whole groups of processes

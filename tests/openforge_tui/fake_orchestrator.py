@@ -8,6 +8,8 @@ from typing import Any
 
 from aiohttp import web
 
+from cluster.run_lock import RunLock
+
 
 def call(
     number: int, rollout_id: str, *, shard: int = 0, age_s: float = 1.0, stage: str = "sampling"
@@ -37,8 +39,10 @@ class FakeOrchestrator:
         self.asked = 0
         self._file = store_root / "runs" / run_id / "orchestrator.json"
         self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = RunLock(self._file.parent)
 
     async def start(self) -> None:
+        self._lock.take()
         app = web.Application()
         app.router.add_get("/status", self._status)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -48,10 +52,12 @@ class FakeOrchestrator:
         self._file.write_text(json.dumps({"url": url, "token": f"token-{self.run_id}", "pid": self.pid}))
 
     async def die(self) -> None:
+        self._lock.drop()
         await self._runner.cleanup()
 
     async def end(self) -> None:
         self._file.unlink()
+        self._lock.drop()
         await self._runner.cleanup()
 
     async def _status(self, request: web.Request) -> web.Response:

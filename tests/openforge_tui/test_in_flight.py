@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.run_lock import RunLock
 from openforge.store.fold import Answered
 from openforge_tui import in_flight
 from openforge_tui.in_flight import InFlight, by_group, call_rows
@@ -120,6 +121,7 @@ async def test_one_whose_process_is_gone_is_said_to_have_died(tmp_path: Path, wa
 )
 async def test_a_file_that_says_nothing_harms_nobody(tmp_path: Path, watch: InFlight, text: str) -> None:
     (tmp_path / "runs" / RUN).mkdir(parents=True)
+    RunLock(tmp_path / "runs" / RUN).take()
     (tmp_path / "runs" / RUN / "orchestrator.json").write_text(text)
     [standing] = await watch.look()
     assert not standing.fresh

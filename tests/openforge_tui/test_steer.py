@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 
-from cluster.run_lock import RunLock
 from openforge.errors import InfraError, UsageError
 from openforge.store.lists import list_runs
 from openforge_tui.steer import cancel, pause
@@ -77,12 +76,9 @@ async def test_a_face_that_is_none_is_not_under_way(store_root, text: str) -> No
 async def test_a_copied_store_does_not_end_the_run_that_goes_on_in_the_first(store_root, tmp_path) -> None:
     fake = FakeOrchestrator(store_root, "r0000000aaa")
     await fake.start()
-    lock = RunLock(store_root / "runs" / "r0000000aaa")
-    lock.take()
     shutil.copytree(store_root, tmp_path / "copy")
     with pytest.raises(InfraError, match="in another folder, of which this is a copy"):
         await cancel(tmp_path / "copy", ["latest"])
-    lock.drop()
     await fake.end()
 
 

@@ -12,6 +12,7 @@ import pytest
 from synthetic_training import SyntheticTraining
 
 from cluster.detached import start_ticks
+from cluster.run_lock import RunLock
 from openforge_tui.screens.train import NONE, groups_text, trouble_of
 from openforge_tui.widgets.grid import Grid
 from openforge_tui.widgets.plot import Plot
@@ -42,6 +43,7 @@ def process(training: SyntheticTraining) -> Iterator[subprocess.Popen[str]]:
     child = subprocess.Popen([sys.executable, "-c", _WAITS], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     assert child.stdout.readline() == "up\n"
+    RunLock(training.run_dir).take()
     (training.run_dir / "orchestrator.json").write_text(json.dumps({"url": "", "token": "", "pid": child.pid}))
     yield child
     child.kill()

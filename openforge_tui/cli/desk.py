@@ -1,7 +1,9 @@
 """`openforge` alone, or `openforge app`: opens the app."""
 
+import curses
 import os
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -27,8 +29,24 @@ def desk(
     check_mode(mode)
     if "TEXTUAL_DRIVER" not in os.environ and not (sys.stdin.isatty() and sys.stderr.isatty()):  # a tab has a driver
         raise UsageError("the app needs a terminal: no key would reach it here", hint="openforge runs, openforge web")
+    _suit(os.environ.get("TERM", ""))
     typed = settings.current()
     return open_desk(Opening(typed.load(), typed.words(), readonly or typed.readonly, mode))
+
+
+def _suit(term: str) -> None:
+    """UsageError on a terminal that only takes lines; one that has no colours by its description is given none."""
+    if "TEXTUAL_DRIVER" in os.environ:
+        return
+    if term == "dumb":
+        raise UsageError(
+            "the app needs a terminal that can move its cursor, and TERM=dumb says that this one cannot",
+            hint="openforge runs, openforge web; where it can: TERM=xterm-256color openforge",
+        )
+    with suppress(curses.error):  # nobody described it: it is taken for a usual one
+        curses.setupterm(term, sys.stderr.fileno())
+        if curses.tigetnum("colors") < 0:
+            os.environ.setdefault("NO_COLOR", "1")
 
 
 def check_mode(mode: str) -> None:

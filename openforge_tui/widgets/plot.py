@@ -6,6 +6,7 @@ know what the numbers are.
 
 import asyncio
 import math
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -164,7 +165,7 @@ def _figure(
         figure.plot_size(look.width, height)
         figure.axes(False, side=1)
         for number, some in enumerate(parts):
-            mark = plotext.marker(MARKS[number], pixel=plotext.pixel(look.colors[number]))
+            mark = plotext.marker(_mark(number), pixel=plotext.pixel(look.colors[number]))
             for part in some:
                 line = figure.signal([x for x, _ in part], [y for _, y in part], marker=mark)
                 figure.draw(line.lines())
@@ -230,7 +231,7 @@ def _legend(series: Sequence[Series], look: Look, x_title: str, cursor: float | 
         ]
         value = short(max(known)[1]) if known else "–"
         color = "#{:02x}{:02x}{:02x}".format(*look.colors[number])
-        mark = _DOTS if MARKS[number] == "braille" else MARKS[number]
+        mark = _DOTS if _mark(number) == "braille" else _mark(number)
         entries.append(Text(mark, color).append(f" {visible(one.name)} ", "not bold").append(value, "bold"))
     rows, left = [Text()], len(entries)
     for entry in entries:
@@ -276,3 +277,8 @@ def bars(labels: Sequence[str], values: Sequence[float | None], look: Look, *, t
 def _bar(length: float) -> str:
     full, rest = divmod(round(length * 8), 8)
     return ("█" * full + (_EIGHTHS[rest] if rest else "")) or "▏"
+
+
+def _mark(number: int) -> str:
+    """Of a series. The font of Linux's own console has no braille."""
+    return "." if MARKS[number] == "braille" and os.environ.get("TERM") == "linux" else MARKS[number]

@@ -20,6 +20,14 @@ def test_each_line_has_its_own_mark_and_its_last_value() -> None:
     assert any("\u2800" < letter <= "\u28ff" for letter in "".join(text.splitlines()[1:-2]))
 
 
+def test_no_braille_where_the_font_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "linux")
+    text = drawn(Series("react", [1, 2, 3], [0.1, 0.4, 0.9]), Series("pi", [1, 2, 3], [0.9, 0.5, 0.25]))
+    assert text.splitlines()[-1] == "step 3   . react 0.9   + pi 0.25"
+    assert text.count(".") > 20
+    assert not any("\u2800" < letter <= "\u28ff" for letter in text)
+
+
 def test_it_fills_the_room_and_no_more() -> None:
     text = drawn(Series("react", range(500), [math.sin(x / 30) for x in range(500)]))
     assert len(text.splitlines()) == 12

@@ -156,7 +156,7 @@ def list_images() -> list[Image]:
 
 def age(created: str) -> str:
     """How long ago an image was made, `3 d`, from docker's own time."""
-    seconds = (datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds()
+    seconds = max((datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds(), 0.0)  # a clock may be set back
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"

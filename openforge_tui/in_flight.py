@@ -161,8 +161,10 @@ def _row(run_id: str, call: Mapping[str, Any]) -> Row:
 
 
 def just_answered(followed: Sequence[Followed], now: float) -> dict[str, list[Answered]]:
-    """By run, the calls that ended in the last RATE_S seconds."""
-    return {one.fold.run_id: [call for call in list(one.fold.recent) if call.ts > now - RATE_S] for one in followed}
+    """By run, the calls that ended in the last RATE_S seconds; a clock elsewhere, or one set back, may be ahead."""
+    return {
+        one.fold.run_id: [call for call in list(one.fold.recent) if abs(now - call.ts) < RATE_S] for one in followed
+    }
 
 
 def tokens_s(answered: Iterable[Answered]) -> float:

@@ -166,7 +166,8 @@ class RunFold:
 
 def _row(rollout_id: str, attempt: int, found: _Attempt, live: Collection[str]) -> Row:
     over = found.reach == _ENDED
-    seconds = None if found.started is None or found.ended is None else found.ended - found.started
+    began, ended = found.started, found.ended
+    seconds = None if began is None or ended is None or ended < began else ended - began  # a clock may be set back
     detail = found.detail
     return {
         "rollout_id": rollout_id,

@@ -45,7 +45,8 @@ _RUNS = """
     FROM runs r LEFT JOIN rollouts o USING (run_id) GROUP BY ALL ORDER BY run_id DESC"""
 _ROLLOUTS = """
     SELECT rollout_id, state, reward, coalesce(calls, 0) AS calls, prompt_tokens, completion_tokens, samples,
-        round(date_diff('millisecond', started_at, ended_at) / 1000, 1) AS seconds, attempt, error_class,
+        CASE WHEN ended_at >= started_at THEN round(date_diff('millisecond', started_at, ended_at) / 1000, 1) END
+            AS seconds, attempt, error_class,
         CASE WHEN length(detail) > 200 THEN left(detail, 200) || '…' ELSE detail END AS detail,
         task, harness, sample, started_at, step, group_id, seed
     FROM rollouts WHERE {} ORDER BY task, harness, sample"""

@@ -64,3 +64,7 @@ def test_kinds_steps_are_told_without_ornaments(line: str, said: list[str]) -> N
     heard: list[str] = []
     kind._tell(line, heard.append)
     assert heard == said
+
+
+def test_an_image_from_a_clock_that_is_ahead_is_new() -> None:
+    assert images.age("2096-01-01T00:00:00Z") == "0 s"

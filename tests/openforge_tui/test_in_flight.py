@@ -3,13 +3,14 @@
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from cluster.run_lock import RunLock
 from openforge.store.fold import Answered
 from openforge_tui import in_flight
-from openforge_tui.in_flight import InFlight, by_group, call_rows
+from openforge_tui.in_flight import InFlight, by_group, call_rows, just_answered
 from tests.openforge_tui.fake_orchestrator import FakeOrchestrator, call
 
 RUN = "r0000000aaa"
@@ -140,3 +141,9 @@ def test_tokens_a_second_by_shard_and_by_harness() -> None:
     }
     assert [row["tokens_s"] for row in by_group(rows, "shard", answered)] == [3.0, 7.0]
     assert [row["tokens_s"] for row in by_group(rows, "harness", answered)] == [0.0, 20.0]
+
+
+def test_calls_that_a_clock_has_dated_ahead_are_not_answered_now_for_ever() -> None:
+    calls = [Answered(at, "r1.t.pi.0", "rec-0", 30) for at in (80.0, 95.0, 101.0, 3700.0)]
+    followed = [SimpleNamespace(fold=SimpleNamespace(run_id="r1", recent=calls))]
+    assert [call.ts for call in just_answered(followed, 100.0)["r1"]] == [95.0, 101.0]

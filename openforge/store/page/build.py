@@ -53,7 +53,8 @@ _CHOSEN = """
     SELECT row_number() OVER (ORDER BY state NOT IN ('error', 'lost', 'failed', 'cancelled'),
             reward NULLS LAST, rollout_id) - 1 AS n, rollout_id, attempt, task, harness, harness_version, sample, state,
         reward, calls, prompt_tokens, completion_tokens, samples, invalid_calls, exit_code, step, error_class, detail,
-        date_diff('millisecond', started_at, ended_at) / 1000 AS seconds, started_at
+        CASE WHEN ended_at >= started_at THEN date_diff('millisecond', started_at, ended_at) / 1000 END AS seconds,
+        started_at
     FROM rollouts QUALIFY n < $limit ORDER BY n"""
 _PARTS = {
     "calls": (

@@ -38,6 +38,20 @@ def varied(make_run):
     return run
 
 
+def test_a_clock_that_is_set_back_makes_no_time_less_than_none(make_run, monkeypatch) -> None:
+    clock = iter([4_000_000_000.0] * 7)  # the year 2096, then now
+    monkeypatch.setattr("openforge.journal.writer.time.time", lambda: next(clock, 1_795_000_000.0))
+    run = make_run()
+    rollout = f"{run.run_id}.a.react.0"
+    run.state(rollout, "running")
+    while next(clock, None):
+        pass
+    run.state(rollout, "done")
+    assert_same(run)
+    [row] = list_rollouts(run.store_root, run.run_id)
+    assert (row["seconds"], row["started_at"].year) == (None, 2096)
+
+
 def test_a_run_under_way(make_run) -> None:
     assert_same(varied(make_run))
 

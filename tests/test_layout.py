@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,26 @@ def test_every_folder_of_sources_is_a_package_that_says_what_it_is() -> None:
         or not ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
     ]
     assert not silent
+
+
+def test_the_wheel_takes_every_file_of_its_packages() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel == {"packages": list(PACKAGES[:5])}, "include, exclude and the like would leave files out"
+    ignored = subprocess.run(  # by git, and so by hatchling
+        ["git", "ls-files", "-oi", "--exclude-standard", "--", *PACKAGES[:5]],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    ).stdout.split()
+    assert [name for name in ignored if "__pycache__" not in name] == []
+    read = {
+        "openforge/store/page/page.html",
+        "openforge_tui/app.tcss",
+        "openforge_tui/web.html",
+        "openforge_tui/web.js",
+    }
+    assert read <= {str(path.relative_to(ROOT)) for path in tracked(".html", ".js", ".tcss")}
 
 
 def test_no_path_of_one_machine_is_written_down() -> None:

@@ -91,7 +91,8 @@ class SqlScreen(View):
 
     @property
     def results(self) -> Results:
-        return self.query_one(Results)
+        """The newest: the table before goes while this one is here already, and no key is for it any more."""
+        return self.query(Results).last()
 
     async def load(self) -> None:
         self.header.crumbs = f"sql of {self._run or 'every run'}"

@@ -13,6 +13,7 @@ from openforge_tui.question import Question
 from openforge_tui.screens.rollout import RolloutScreen
 from openforge_tui.screens.rollouts import RolloutsScreen
 from openforge_tui.screens.sql_dialogs import ChartScreen
+from openforge_tui.widgets.results import Results
 from tests.openforge_tui.screens.conftest import SIZES, Opened
 
 pytestmark = pytest.mark.contract
@@ -23,7 +24,7 @@ async def ask(app: Opened, sql: str) -> None:
     """Put a query, run it, wait for what comes of it."""
     app.view.editor.put(sql)
     await app.press("ctrl+j")
-    await app.until(lambda: app.view._question is None)
+    await app.until(lambda: app.view._question is None and len(app.view.query(Results)) == 1)
     await app.settled()
 
 
@@ -210,6 +211,26 @@ async def test_enter_opens_what_a_cell_names(run, open_desk) -> None:
         await ask(app, f"select call_id as parent_call_id from calls where call_id = '{call}'")
         await app.press("enter")  # its rollout must be looked up
         await app.until_text(f"{call} · chat")
+
+
+async def test_who_goes_to_the_rows_as_they_change_comes_to_the_new_ones(run, open_desk, monkeypatch) -> None:
+    gone, remove = asyncio.Event(), Results.remove
+
+    async def slowly(results: Results) -> None:
+        await gone.wait()
+        await remove(results)
+
+    async with open_desk("sql") as app:
+        monkeypatch.setattr(Results, "remove", slowly)
+        app.view.editor.put("select run_id from runs")
+        await app.press("ctrl+j")
+        await app.until(lambda: len(app.view.query(Results)) == 2)
+        await app.press("escape")
+        gone.set()
+        await app.until(lambda: len(app.view.query(Results)) == 1)
+        assert app.view.results.has_focus
+        await app.press("enter")
+        await app.until(lambda: isinstance(app.view, RolloutsScreen))
 
 
 async def test_escape_comes_back_to_the_rows_that_a_rollout_was_opened_from(run, open_desk) -> None:

@@ -7,7 +7,6 @@ survives it and the run gets its `run.end`.
 
 import asyncio
 import random
-import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ from cluster.install import Installed, install
 from cluster.queue import FairQueue
 from cluster.recorder import Recorder
 from cluster.rollout import Rollout as Rollout  # what `submit` and `run_all` hand out
-from cluster.rollout import end_of_run, journal_columns
+from cluster.rollout import end_of_run, journal_columns, keep_trace
 from cluster.roster import ConflictError, Roster
 from cluster.run_index import RunIndex
 from cluster.run_lock import RunLock
@@ -244,7 +243,6 @@ class Orchestrator:
             "state": "paused" if self.paused else "running",
             "rollouts": dict(Counter(str(rollout.state) for rollout in self.rollouts.values())),
             "calls": await self._recorders.calls(),
-            "recorder_starts": self._recorders.starts,
             "recorders": self._recorders.states(),
             "isolation": self.runtime.enforced.isolation,
             "policies": self.policies,
@@ -320,7 +318,8 @@ class Orchestrator:
         except Exception as error:
             result.error_class = class_of(error)
             if result.error_class is ErrorClass.BUG:
-                self._note_bug(rollout, error)
+                keep_trace(log := self._log(rollout), error)
+                self._say(f"{rollout.id}: a bug of OpenForge ended this attempt ({type(error).__name__}); see {log}")
             rollout.duration_s = loop.time() - started_s
             tried = rollout.attempt - rollout.first_attempt
             no_more = tried >= self.config.run.retries or self.policy_died.is_set()
@@ -344,14 +343,6 @@ class Orchestrator:
 
     def _log(self, rollout: Rollout) -> Path:
         return self.run_dir / "logs" / f"{rollout.id}.{rollout.attempt}.log"
-
-    def _note_bug(self, rollout: Rollout, error: Exception) -> None:
-        """One attempt met a fault of this program: the others go on, and its traceback is kept beside its output."""
-        log = self._log(rollout)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("a", errors="replace") as file:
-            file.write("\n" + "".join(traceback.format_exception(error)))
-        self._say(f"{rollout.id}: a bug of OpenForge ended this attempt ({type(error).__name__}); see {log}")
 
     async def _install(self, spec: RolloutSpec) -> Installed:
         name = spec.harness.name

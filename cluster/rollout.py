@@ -4,8 +4,10 @@ An `Account` is the same whether the rollout lives in memory or an earlier orche
 """
 
 import asyncio
+import traceback
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from cluster.attempt import Result, RolloutSpec
@@ -153,3 +155,10 @@ def end_of_run(
         told = f"{errors} of {len(rollouts)} rollouts ended as error"
         return ("error" if errors == len(rollouts) else "done"), told
     return "done", None
+
+
+def keep_trace(log: Path, error: Exception) -> None:
+    """Put a fault of this program beside what the attempt printed."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", errors="replace") as file:
+        file.write("\n" + "".join(traceback.format_exception(error)))

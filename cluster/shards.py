@@ -52,9 +52,5 @@ class Shards:
         """How each recorder stands (LiveRecorder.state), with its `shard`."""
         return [{"shard": shard, **live.state()} for shard, live in enumerate(self.live)]
 
-    @property
-    def starts(self) -> int:
-        return sum(live.starts for live in self.live)
-
     async def stop(self) -> None:
         await asyncio.gather(*(live.stop() for live in self.live))

@@ -59,7 +59,7 @@ async def test_rollouts_wait_for_the_trainers_policy_and_outlive_recorder_and_po
             after = await http.ended((await http.rollout(TASK))["rollout_id"], 60)
             assert after["state"] == "done"
             assert len((await http.get(f"/rollouts/{after['rollout_id']}/samples"))["samples"]) == 1
-            assert (await http.get("/status"))["recorder_starts"] == 2
+            assert (await http.get("/status"))["recorders"][0]["starts"] == 2
             policy.hold = asyncio.Event()
             name = (await http.rollout(TASK, key="k"))["rollout_id"]
             await until(lambda: len(policy.asked) == 3)

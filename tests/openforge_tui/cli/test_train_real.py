@@ -167,7 +167,7 @@ def test_a_tiny_model_learns_through_a_harness_while_everything_is_killed_in_tur
     os.kill(recorder, signal.SIGKILL)
 
     run.until_sampling(2)
-    assert run.ask("/status")["recorder_starts"] == 2
+    assert run.ask("/status")["recorders"][0]["starts"] == 2
     [engine] = run.engines()
     os.kill(engine, signal.SIGKILL)
     run.until("the policy's death", lambda: "the policy being trained has died" in run.said())

@@ -314,34 +314,20 @@ async def test_three_new_starts_without_a_step_between_are_enough(watched: Watch
 
 
 @pytest.mark.contract
-async def test_a_training_that_is_held_waits_and_stops_with_its_step(watched: Watched) -> None:
-    running = watched.begin("ready, step, step, step, hang")
-    await until(lambda: ("step", 1) in watched.events)
-    [told] = await pause(watched.training.store_root, [watched.training.run_id])
-    assert told["state"] == "paused"
-    held = watched.events.count(("step", 2))
-    await asyncio.sleep(1)
-    steps = [step for kind, step in watched.events if kind == "step"]
-    assert len(steps) <= 2 + held  # the one that had begun, and no other
-    assert watched.sql("state FROM runs") == [("paused",)]
-    assert watched.stop.ask()
-    last = await asyncio.wait_for(running, 60)
-    assert last in (steps[-1], steps[-1] + 1)
-    assert watched.sql("state, trained.n FROM runs, (SELECT count(*) AS n FROM trained) AS trained") == [("done", last)]
-
-
-@pytest.mark.contract
-async def test_asked_to_stop_it_ends_at_the_end_of_the_step(watched: Watched) -> None:
+async def test_asked_to_stop_it_ends_at_the_end_of_the_step_and_so_does_one_that_is_held(watched: Watched) -> None:
     watched.policy.hold = asyncio.Event()
     assert not watched.stop.ask()  # nothing is at work that could end by itself
-    running = watched.begin("ready, step, hang")
+    running = watched.begin("ready, step, step, hang")
     await until(lambda: watched.policy.asked)
+    await pause(watched.training.store_root, ["latest"])
+    watched.policy.hold.set()
+    with pytest.raises(TimeoutError):  # the first step ends, the second waits for its rollout
+        await until(lambda: ("step", 2) in watched.events, 3)
     assert watched.stop.ask()
     assert not watched.stop.ask()  # the second time is meant
-    watched.policy.hold.set()
-    assert await asyncio.wait_for(running, 60) == 1
-    assert watched.events[-2:] == [("stopping", 1), ("done", 1)]
-    assert last_checkpoint(watched.training.folder) == watched.training.folder / "global_step_1"
+    assert await asyncio.wait_for(running, 60) == 2
+    assert watched.events[-2:] == [("stopping", 2), ("done", 2)]
+    assert last_checkpoint(watched.training.folder) == watched.training.folder / "global_step_2"
     assert len(watched.starts) == 1
 
 

@@ -20,6 +20,7 @@ from proxy_addons.rollouts import Call, Rollout
 
 log = logging.getLogger("openforge.recorder")
 
+HISTORIES = ("messages", "input")  # what the dialects call the list that holds the conversation
 _SMALL = 1024  # bytes of JSON that stay in the record itself
 _SHORT = 2048  # characters of text that do
 _STRANGERS = 1000  # refusals of unknown callers that are journalled; all are counted
@@ -72,6 +73,10 @@ class Ledger:
             stored["request"], digests = self._request(rollout, request, parent)
             stored["dropped_tools"] = list(request.dropped_tools) or None
             stored["max_tokens"] = fields.pop("max_tokens", None) or request.max_tokens
+        else:
+            stored["request"], items = self._unread(body)
+            if answer is not None:
+                stored["messages"] = [self._message(items, answer.message)]
         if match is not None and answer is not None:
             stored["messages"] = self._messages(match, answer.message)
         if answer is not None:
@@ -157,6 +162,20 @@ class Ledger:
         else:
             stored[request.history] = self._small(items)
         return stored, digests
+
+    def _unread(self, body: bytes) -> tuple[Any, int]:
+        """A body that no dialect could read, as it was sent, and how many items its conversation has. Each item is
+        kept for itself, so that what comes back on the next call (an image, as a rule) is stored once."""
+        try:
+            wire = orjson.loads(body)
+            stored = {key: self._small(value) for key, value in wire.items() if key not in HISTORIES}
+            items = {key: value for key in HISTORIES if isinstance(value := wire.get(key), list)}
+            stored |= {key: wire[key] for key in HISTORIES if key in wire}
+            stored |= {key: [self._small(item) for item in value] for key, value in items.items()}
+        except (ValueError, AttributeError, WireError):  # no JSON object, or too deep for a record
+            text = body.decode(errors="replace")
+            return text if len(body) <= _SMALL else {"$blob": self.journal.blob(text)}, 0
+        return stored, sum(map(len, items.values()))
 
     def _small(self, value: Any, raw: bytes | None = None) -> Any:
         if isinstance(value, int | float | None):

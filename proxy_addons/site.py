@@ -149,7 +149,11 @@ class Site:
         rollout = caller.rollout
         if isinstance(self._answering, Record):
             return await _Relay(self, request, caller, dialect, body).run(self._answering)
-        asked = dialect.read_request(body)
+        try:
+            asked = dialect.read_request(body)
+        except WireError as error:
+            self._ledger.refused(rollout, error)
+            raise
         call = self.admit(caller, dialect, asked.stream, asked.model)
         call.task = asyncio.create_task(self._answer(self._answering, rollout, call, dialect, asked, body))
         try:

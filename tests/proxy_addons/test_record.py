@@ -182,8 +182,31 @@ async def test_what_our_dialect_cannot_read_is_still_the_providers_to_answer(
     assert status == 200
     assert upstream.seen[0][1] == body
     [record] = recording.records("call.close")
-    assert record.get("messages") is None
+    assert record["request"] == orjson.loads(body), "nothing else tells what was asked"
+    assert [message["role"] for message in record["messages"]] == ["assistant"]
+    assert record.get("input_ids") is None
     assert (await recording.status())["unread"] == 1
+    assert (await recording.seal())["samples"] == []
+
+
+async def test_an_image_that_comes_back_on_each_call_is_stored_once(recording: Desk) -> None:
+    url = f"data:image/png;base64,{'A' * 5000}"
+    shot: Any = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}
+    for said in ([], [{"role": "assistant", "content": "a desk"}, {"role": "user", "content": "and now?"}]):
+        await send(recording, orjson.dumps({"stream": True, "messages": [shot, *said]}))
+    first, second = (record["request"]["messages"] for record in recording.records("call.close"))
+    assert second[0] == first[0] == {"$blob": first[0]["$blob"]}
+    assert second[1:] == said
+    assert orjson.loads(next(iter(recording.records("blob")))["data"]) == shot
+
+
+@pytest.mark.parametrize(
+    "body", [b"no JSON", b"[1]", b'{"messages": 7}', b'{"messages": [' + b"[" * 300 + b"]" * 300 + b"]}"]
+)
+async def test_a_body_of_any_form_is_kept(recording: Desk, body: bytes) -> None:
+    assert (await send(recording, body))[0] == 200
+    [record] = recording.records("call.close")
+    assert record["request"] in (body.decode(), {"messages": 7})
 
 
 def saying(answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

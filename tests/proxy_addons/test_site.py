@@ -83,6 +83,17 @@ async def test_garbage_is_a_400_in_the_dialects_own_words(desk: Desk, body: byte
     assert (await desk.post(CHAT))[0] == 200
 
 
+async def test_v05_an_image_for_a_policy_that_reads_text_is_refused_by_name_and_on_record(desk: Desk) -> None:
+    url = {"url": "https://example.com/x.png"}
+    content = [{"type": "text", "text": "what is this?"}, {"type": "image_url", "image_url": url}]
+    status, told = await desk.post({"model": "m", "messages": [{"role": "user", "content": content}]})
+    assert (status, told["error"]["code"]) == (400, "unsupported_content")
+    [record] = desk.records("call.refused")
+    assert (record["rollout_id"], record["error_class"]) == (ROLLOUT, "unsupported_content")
+    assert record["detail"] == "messages[0].content[1] is 'image_url': this model reads text only"
+    assert (await desk.seal())["refused_calls"] == 1
+
+
 async def test_a_body_that_could_not_be_stored_is_refused(desk: Desk) -> None:
     deep = '{"a":' * 300 + "1" + "}" * 300
     body = '{"messages": [{"role": "user", "content": "x"}], "metadata": ' + deep + "}"

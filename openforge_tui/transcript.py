@@ -155,13 +155,23 @@ def _turn(turn: Turn, look: Look, *, tokens: bool) -> Iterator[RenderableType]:
         yield Text(f"{call['state']}: {visible(call['error_class'])}: {visible(call['detail'] or '')}", "red")
     elif call["state"] != "done":
         yield Text(f"{call['state']}: no answer was recorded", "red")
-    for message in turn.messages:
+    if turn.unread:
+        yield Text(_unread_note(turn), "yellow")
+    for message in turn.message_rows():
         yield from _message(message, look)
     if tokens:
         yield Text("tokens", "bold").append(f"  {_legend(look.color)}", "not bold dim")
         yield _tokens(turn.tokens, look)
         if unlikely := _unlikely(turn.tokens):
             yield _indented(f"least likely: {unlikely}", "dim")
+
+
+def _unread_note(turn: Turn) -> str:
+    """Of a call that was passed on without being read; what was asked is shown as it was sent."""
+    count = sum(len(said.images) for said in turn.asked or ())
+    given = f"{_count(count, 'image')} went to the provider; " if count else ""
+    asked = "what was asked was not kept; " if turn.asked == [] else ""
+    return f"not read by the recorder: {given}{asked}no token ids, never trained"
 
 
 def _call_line(call: Row) -> Text:
@@ -195,6 +205,8 @@ def _message(message: Row, look: Look) -> Iterator[RenderableType]:
         yield _indented(_cut(message["reasoning"], look), "dim italic")
     if message["text"]:
         yield _indented(_cut(message["text"], look, SYSTEM_CUT if role == "system" else CUT))
+    for line in message.get("images", ()):
+        yield _indented(visible(line), "bold cyan")
     for call in message["tool_calls"] or ():
         line = Text("→ ", "green").append(visible(call["name"]), "bold").append(f" {_cut(call['arguments'], look)}")
         yield Padding(line, (0, 0, 0, 2))

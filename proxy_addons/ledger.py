@@ -15,12 +15,12 @@ from openforge.journal.records import JournalError, RecordError
 from openforge.journal.writer import JournalWriter
 from openforge.tokens.graph import Match, Turn
 from openforge.tokens.message import Message
+from openforge.wire import HISTORIES
 from proxy_addons.dialects.base import Answer, Request, WireError, dumps
 from proxy_addons.rollouts import Call, Rollout
 
 log = logging.getLogger("openforge.recorder")
 
-HISTORIES = ("messages", "input")  # what the dialects call the list that holds the conversation
 _SMALL = 1024  # bytes of JSON that stay in the record itself
 _SHORT = 2048  # characters of text that do
 _STRANGERS = 1000  # refusals of unknown callers that are journalled; all are counted

@@ -17,6 +17,8 @@ import duckdb
 from openforge.errors import UsageError
 from openforge.store.connect import find_run, point_at, query, rows_of, with_views
 from openforge.store.snapshot import Snapshot, Source
+from openforge.wire import Said
+from openforge.wire import rows_of as rows_said
 
 type Row = dict[str, Any]
 
@@ -42,6 +44,16 @@ class Turn:
     call: Row
     messages: list[Row] = field(default_factory=list)
     tokens: list[Row] = field(default_factory=list)
+    asked: list[Said] | None = None  # of a call that was not read, once it was looked for (store/asked.py)
+
+    @property
+    def unread(self) -> bool:
+        """Whether the recorder passed the request on without reading it: no ids, never trained."""
+        return self.call["state"] == "done" and self.call["break_reason"] is None
+
+    def message_rows(self) -> list[Row]:
+        """Its messages, with those of `asked`."""
+        return [*rows_said(self.asked or []), *self.messages]
 
 
 @dataclass
@@ -182,12 +194,22 @@ def read_turn_wire(store_root: Path, rollout: str, attempt: int, call: str) -> R
     found = query(store_root, sql, {"rollout": rollout, "attempt": attempt, "call": call}, runs=runs)
     if not found:
         return {"request": None, "response": None}
-    hashes = {match for text in found[0].values() if text for match in _BLOB.findall(text)}
+    hashes = find_blobs(found[0].values())
     sql = "SELECT hash, data, encoding FROM blobs WHERE list_contains($hashes, hash)"
     blobs = (
         {row["hash"]: row for row in query(store_root, sql, {"hashes": sorted(hashes)}, runs=runs)} if hashes else {}
     )
-    return {name: text and _BLOB.sub(lambda match: _blob_text(match, blobs), text) for name, text in found[0].items()}
+    return {name: text and fill_blobs(text, blobs) for name, text in found[0].items()}
+
+
+def find_blobs(texts: Iterable[str | None]) -> set[str]:
+    """The hashes that stand for a text or a value in these JSON texts."""
+    return {match for text in texts if text for match in _BLOB.findall(text)}
+
+
+def fill_blobs(text: str, blobs: dict[str, Row]) -> str:
+    """The JSON text with each of `blobs` (rows of the view, by hash) in its place."""
+    return _BLOB.sub(lambda match: _blob_text(match, blobs), text)
 
 
 def _blob_text(match: re.Match[str], blobs: dict[str, Row]) -> str:

@@ -7,7 +7,7 @@ import typer
 from openforge_tui.cli import output, settings
 
 if TYPE_CHECKING:
-    from openforge.store.transcript import Transcript
+    from openforge.store.transcript import Transcript, Turn
 
 
 def register(app: typer.Typer) -> None:
@@ -27,12 +27,14 @@ def show(
 
     -o json gives all of it; jsonl, csv and parquet give one row a message, or a token with --tokens.
     """
+    from openforge.store.asked import add_asked
     from openforge.store.transcript import find_rollout, newest_rollout, read_transcript
 
     store_root = settings.current().load().store_root
     rollout_id = newest_rollout(store_root) if rollout is None else find_rollout(store_root, rollout)[1]
     fmt = settings.current().output or "table"
     found = read_transcript(store_root, rollout_id, attempt=attempt, turn=turn, tokens=tokens)
+    add_asked(store_root, found)
     if fmt == "table":
         _draw(found, tokens, full)
     elif fmt == "json":
@@ -55,7 +57,7 @@ def _draw(found: "Transcript", tokens: bool, full: bool) -> None:
 
 def _as_object(found: "Transcript") -> dict[str, Any]:
     turns = [
-        {"turn": turn.number, **turn.call, "messages": turn.messages, "tokens": turn.tokens} for turn in found.turns
+        {"turn": turn.number, **turn.call, "messages": _messages(turn), "tokens": turn.tokens} for turn in found.turns
     ]
     rest = {"samples": found.samples, "refused": found.refused, "grades": found.grades, "egress": found.egress}
     return {"rollout": found.rollout, "turns": turns, **rest}
@@ -65,5 +67,9 @@ def _as_rows(found: "Transcript", tokens: bool) -> list[dict[str, Any]]:
     return [
         {"turn": turn.number, "call_id": turn.call["call_id"], **row}
         for turn in found.turns
-        for row in (turn.tokens if tokens else turn.messages)
+        for row in (turn.tokens if tokens else _messages(turn))
     ]
+
+
+def _messages(turn: "Turn") -> list[dict[str, Any]]:
+    return [{**row, "images": row.get("images", [])} for row in turn.message_rows()]

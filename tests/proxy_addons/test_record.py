@@ -1,6 +1,7 @@
 """Record mode: bytes pass through untouched, are kept, and become ids when a tokenizer is at hand."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from aiohttp import web
 from recorder_desk import ROLLOUT, TOKEN, Desk
 
+from openforge.store.asked import read_asked
 from openforge.tokens.message import Message, ToolCall
 from proxy_addons.dialects import DIALECTS
 from proxy_addons.dialects.base import Answer, Request
@@ -198,6 +200,24 @@ async def test_an_image_that_comes_back_on_each_call_is_stored_once(recording: D
     assert second[0] == first[0] == {"$blob": first[0]["$blob"]}
     assert second[1:] == said
     assert orjson.loads(next(iter(recording.records("blob")))["data"]) == shot
+
+
+async def test_what_was_asked_with_an_image_is_read_back_turn_by_turn(recording: Desk) -> None:
+    shots = [base64.b64encode(bytes([number]) * 3000).decode() for number in range(3)]
+    history: list[Any] = [{"role": "system", "content": "look"}]
+    for shot in shots:
+        url = {"url": f"data:image/png;base64,{shot}"}
+        content = [{"type": "text", "text": "and now?"}, {"type": "image_url", "image_url": url}]
+        history.append({"role": "user", "content": content})
+        await send(recording, orjson.dumps({"stream": True, "messages": history}))
+        history.append({"role": "assistant", "content": "done"})
+    recording.journal.sync()
+    calls = [record["call_id"] for record in recording.records("call.close")]
+    asked = read_asked(recording.run_dir.parent.parent, ROLLOUT, 0, calls)
+    assert [[said.role for said in asked[call]] for call in calls] == [["system", "user"], ["user"], ["user"]]
+    assert [asked[call][-1].position for call in calls] == [1, 3, 5]
+    read = [image.data for call in calls for said in asked[call] for image in said.images]
+    assert read == [base64.b64decode(shot) for shot in shots]
 
 
 @pytest.mark.parametrize(

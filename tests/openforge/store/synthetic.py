@@ -188,3 +188,15 @@ class SyntheticRun:
     def close(self) -> None:
         self.orchestrator.close()
         self.recorder.close()
+
+    def unread_call(
+        self, rollout: RolloutId, items: list[dict[str, object]], answer: str = "I see", **fields: object
+    ) -> CallId:
+        """One that the recorder passed on without reading it, as it does with images in record mode."""
+        said = {"position": len(items), "role": "assistant", "text": answer}
+        body = [
+            item if len(json.dumps(item)) <= 1024 else {"$blob": self.recorder.blob(json.dumps(item))} for item in items
+        ]
+        record: dict[str, object] = {"mode": "record", "break_reason": None, "messages": [said],
+                                     "request": {"model": "m", "messages": body}}  # fmt: skip
+        return self.call(rollout, ids=False, **{**record, **fields})  # type: ignore[arg-type]

@@ -2,6 +2,10 @@ import csv
 import io
 import json
 
+from openforge.images import size_text
+from tests.openforge.pictures import b64, encoded
+from tests.openforge_tui.cli.conftest import EVIL
+
 
 def test_a_rollout_is_shown_turn_by_turn(run, typed, capfd) -> None:
     assert typed("show", "latest.t.react") == 0
@@ -73,3 +77,36 @@ def test_an_ambiguous_name_lists_what_it_could_be(run, typed, capfd) -> None:
     told = capfd.readouterr().err
     assert "could be 3 rollouts" in told
     assert f"openforge show {run.run_id}.t.pi.1" in told
+
+
+def test_an_image_stands_in_its_message(run, typed, capfd) -> None:
+    rollout = f"{run.run_id}.look.react.0"
+    run.state(rollout, "running")
+    url = f"data:image/png;base64,{b64(encoded())}"
+    parts = [{"type": "text", "text": "what is this?"}, {"type": "image_url", "image_url": {"url": url}}]
+    first = [{"role": "user", "content": parts}]
+    run.unread_call(rollout, first)
+    far = {"type": "image_url", "image_url": {"url": f"https://{EVIL}"}}
+    more = [{"role": "assistant", "content": "I see"}, {"role": "user", "content": [far]}]
+    run.unread_call(rollout, [*first, *more])
+    told = f"[image 1: image/png 640x480, {size_text(len(encoded()))}]"
+    assert typed("show", "latest.look") == 0
+    lines = [line.strip() for line in capfd.readouterr().out.splitlines()]
+    assert lines.count(told) == 1, "what was said before is not said again"
+    assert [line for line in lines if line.startswith("[image 1: at https://[red]bold?[/red] ␛[31mred")]
+    assert lines.count("not read by the recorder: 1 image went to the provider; no token ids, never trained") == 2
+    assert typed("show", "latest.look", "-o", "json") == 0
+    turns = json.loads(capfd.readouterr().out)["turns"]
+    assert [[message["role"] for message in turn["messages"]] for turn in turns] == [["user", "assistant"]] * 2
+    assert turns[0]["messages"][0]["images"] == [told]
+    for fmt in ("jsonl", "csv", "parquet"):
+        assert typed("show", "latest.look", "-o", fmt) == 0
+
+
+def test_a_request_that_was_not_kept_is_said(run, typed, capfd) -> None:
+    rollout = f"{run.run_id}.old.react.0"
+    run.state(rollout, "running")
+    run.unread_call(rollout, [], request=None, messages=None)
+    assert typed("show", "latest.old") == 0
+    told = "not read by the recorder: what was asked was not kept; no token ids, never trained"
+    assert told in capfd.readouterr().out

@@ -64,6 +64,12 @@ class View(Screen[None]):
         return cast("Desk", self.app)
 
     @property
+    def in_front(self) -> bool:
+        """Whether it can be seen: a box over it hides little, another view all of it (which `is_current` overlooks)."""
+        stack = self.app.screen_stack
+        return self in stack and not any(isinstance(one, View) for one in stack[stack.index(self) + 1 :])
+
+    @property
     def header(self) -> Header:
         return self.query_one(Header)
 
@@ -97,7 +103,7 @@ class View(Screen[None]):
     @work(group="follow")
     async def _follow(self) -> None:
         while True:
-            if self.is_current:
+            if self.in_front:
                 await self._load_once()
             self._again.clear()
             try:

@@ -34,7 +34,7 @@ class Header(Widget):
         self.set_interval(1.0, self._tick)
 
     def _tick(self) -> None:
-        if self.screen.is_current:
+        if getattr(self.screen, "in_front", True):  # of the view that it is in
             self.refresh()
 
     def render(self) -> Text:

@@ -26,7 +26,7 @@ class JobStrip(Static):
     def _look(self) -> None:
         running = list(cast("Desk", self.app).running.values())
         self.set_class(bool(running), "-busy")
-        if running and self.screen.is_current:
+        if running and getattr(self.screen, "in_front", True):
             self._show(running)
 
     @work(group="strip", exclusive=True)

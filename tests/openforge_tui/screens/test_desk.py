@@ -6,6 +6,7 @@ from openforge.config import load
 from openforge.errors import ConfigError
 from openforge_tui.app import Opening, open_desk
 from openforge_tui.screens.compare import CompareScreen
+from openforge_tui.screens.dialog import Confirm
 from openforge_tui.screens.jobs import JobsScreen
 from openforge_tui.screens.rollout import RolloutScreen
 from openforge_tui.screens.sql import SqlScreen
@@ -82,6 +83,24 @@ async def test_the_palette_offers_the_screens_own_actions_as_noun_and_verb(run, 
         await app.pilot.pause(0.3)
         await app.pilot.press("enter")
         await app.until(lambda: type(app.desk.screen).__name__ == "RunLogScreen")
+
+
+async def test_a_view_that_another_covers_reads_nothing_and_draws_nothing(run, open_desk) -> None:
+    async with open_desk(mode="runs") as app:
+        await app.desk.open_id("latest.fix-mean.pi")
+        await app.until_text("turn 1 ─")
+        below, view = app.desk.screen_stack[-2:]
+        await app.settled()
+        read = below.loads
+        for _ in range(2):
+            await app.settled()
+            below.look_again()
+        assert view.in_front
+        assert (below.loads, below._compositor._dirty_regions) == (read, set())
+        await app.desk.push_screen(Confirm("box?"))
+        assert view.in_front
+        await app.press("n", "escape")
+        await app.until(lambda: below.loads > read)
 
 
 @pytest.mark.parametrize("size", SIZES)

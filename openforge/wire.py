@@ -5,7 +5,7 @@ refuses nothing and makes no tokens: what it does not know is named by its type.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -50,7 +50,12 @@ class Found(NamedTuple):
 
 def find_images(body: object) -> list[Found]:
     """The images of a request's body, of any dialect, in order."""
-    return [Found(said.position, said.role, image) for said in read_body(body) for image in said.images]
+    return images_of(read_body(body))
+
+
+def images_of(said: Iterable[Said]) -> list[Found]:
+    """The images of what was said."""
+    return [Found(one.position, one.role, image) for one in said for image in one.images]
 
 
 def read_body(body: object, start: int = 0) -> list[Said]:

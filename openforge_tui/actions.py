@@ -118,6 +118,12 @@ ACTIONS: tuple[Action, ...] = (
     Action("rollout.full", "f", "full", "Cut no text, or cut it again.", footer=True),
     Action("rollout.find", "n", "find next", "The next turn in which the filter's text stands."),
     Action("rollout.attempt", "a", "attempt", "Its other attempts, when there were several."),
+    Action(
+        "rollout.images", "i", "images", "The images that this turn sent, as this terminal can show them.", footer=True
+    ),
+    Action("image.next", "right,n", "next image", "The next image of this turn.", footer=True),
+    Action("image.last", "left", "image before", "The image before this one.", footer=True),
+    Action("image.write", "w", "write", "Write this image to a file.", footer=True),
     Action("compare.difference", "n", "next difference", "The next turn in which the two differ.", footer=True),
     # 3
     Action("live.open", "enter", "open", "The rollout that made this call.", footer=True),

@@ -206,6 +206,8 @@ class App(_Table):
     theme: str = "openforge"
     """`openforge`, `openforge-light`, or one of Textual's own (`ansi-dark` takes the terminal's colours)."""
     compact: bool = False
+    images: Literal["auto", "kitty", "sixel", "cells"] = "auto"
+    """How they are drawn: the best that the terminal is known to do, kitty's graphics, sixels, or half cells."""
     keys: dict[str, str] = Field(default_factory=dict)
     """Other keys for actions, by their id: `"runs.cancel" = "ctrl+x"`; `?` in the app names the ids."""
 

@@ -1,6 +1,8 @@
-"""Boxes over a screen: one that asks before something is lost, one that shows text, one that lets choose."""
+"""Boxes over a screen: one that asks before something is lost, one that shows text, one that lets choose, one that
+asks for a file."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -9,6 +11,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
+from openforge.errors import UsageError
 from openforge_tui.transcript import visible
 
 
@@ -99,3 +102,51 @@ class Reading(ModalScreen[None]):
 
     def action_copy(self) -> None:
         self.app.copy(self._text)  # type: ignore[attr-defined]
+
+
+class WriteTo(ModalScreen[Path | None]):
+    """A file to write. A relative path is one of `folder`; one that is there is asked about; `check` raises UsageError
+    for one that cannot be meant."""
+
+    BINDINGS = [Binding("escape", "dismiss(None)", "leave")]  # noqa: RUF012
+
+    def __init__(
+        self,
+        title: str,
+        folder: Path,
+        value: str = "",
+        *,
+        placeholder: str = "",
+        check: Callable[[Path], None] = lambda dest: None,
+    ) -> None:
+        super().__init__()
+        self._title, self._folder, self._check = title, folder, check
+        self._value, self._placeholder = value, placeholder
+        self._over: Path | None = None
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Label(visible(self._title), markup=False)
+            yield Input(self._value, placeholder=self._placeholder, compact=True, select_on_focus=False)
+            yield Static(f"in {visible(str(self._folder))}", markup=False, id="told")
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._over = None
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        told = self.query_one("#told", Static)
+        if not event.value.strip():
+            return
+        dest = self._folder / Path(event.value.strip()).expanduser()
+        try:
+            self._check(dest)
+            if dest.is_dir():
+                raise UsageError(f"{dest} is a folder", hint="name a file")
+        except UsageError as error:
+            told.update(visible(f"{error.summary}; {error.hint}"))
+            return
+        if dest.exists() and self._over != dest:
+            self._over = dest
+            told.update(visible(f"{dest} is there already: enter once more writes over it, escape leaves it"))
+            return
+        self.dismiss(dest)

@@ -13,9 +13,13 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Tab, Tabs
 
+from openforge.errors import OpenForgeError
+from openforge.store.asked import read_asked
 from openforge.store.lists import UNDER_WAY
 from openforge.store.transcript import Row, Transcript, Turn, read_turn_tokens, read_turn_wire
+from openforge.wire import Found, Said, images_of
 from openforge_tui import rollout_log
+from openforge_tui.screens.image import ImageScreen
 from openforge_tui.screens.view import View
 from openforge_tui.transcript import Look, render_outcome, render_tokens, render_turn, render_wire, visible
 from openforge_tui.widgets.binding import bindings
@@ -54,6 +58,7 @@ class RolloutScreen(View):
         self._full = False
         self._stamp: object = None
         self._tokens: dict[str, list[Row]] = {}
+        self._had_images = False
         self._shown_turns: int | None = None  # while it is played: how many have happened
         self._speed = 1.0
         self._timer: Timer | None = None
@@ -138,6 +143,11 @@ class RolloutScreen(View):
         found, turn, tab, pane = self.found, self.turn, self.tab, self.query_one(Pane)
         if found is None:
             return
+        if turn is not None and turn.unread and turn.asked is None:
+            turn.asked = await self._asked_of(turn)
+        if self._had_images != (has_images := bool(self._images)):
+            self._had_images = has_images
+            self.refresh_bindings()
         key = (tab, turn and turn.call["call_id"], self._full)
         pane.follow = tab == "log" and self._going_on
         look = Look(self.desk.has_color, self._full, "f shows them")
@@ -155,6 +165,29 @@ class RolloutScreen(View):
         else:
             wire = await self._of_call(read_turn_wire, turn)
             pane.show(partial(render_wire, wire, look), key)
+
+    async def _asked_of(self, turn: Turn) -> list[Said] | None:
+        assert self.found is not None
+        row, reader = self.found.rollout, self.desk.reader
+        call = turn.call["call_id"]
+        try:
+            asked = await reader.work(read_asked, reader.store_root, self.rollout_id, row["attempt"], [call])
+        except OpenForgeError as error:
+            self.desk.tell(error)
+            return None
+        return asked.get(call, [])
+
+    @property
+    def _images(self) -> list[Found]:
+        """Those of the turn under the cursor."""
+        return images_of(self.turn.asked or ()) if self.turn else []
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return bool(self._images) if action == "images" else super().check_action(action, parameters)
+
+    def action_images(self) -> None:
+        if self.turn is not None and (images := self._images):
+            self.app.push_screen(ImageScreen(self.rollout_id, self.turn.number, images))
 
     async def _tokens_of(self, turn: Turn) -> list[Row]:
         call = turn.call["call_id"]

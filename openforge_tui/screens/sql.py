@@ -20,14 +20,15 @@ from textual_fastdatatable import DataTable
 from openforge.errors import OpenForgeError, UsageError
 from openforge.ids import kind_of_id
 from openforge.store import guard
+from openforge.store.rows import SUFFIXES, check_dest
 from openforge.store.saved import SAVED
 from openforge.store.schema import VIEWS
 from openforge.store.transcript import find_call
 from openforge_tui.chart import chart_of
 from openforge_tui.history import History
 from openforge_tui.question import Answer, Question
-from openforge_tui.screens.dialog import Choose, Reading
-from openforge_tui.screens.sql_dialogs import ChartScreen, ColumnsScreen, ExportScreen
+from openforge_tui.screens.dialog import Choose, Reading, WriteTo
+from openforge_tui.screens.sql_dialogs import ChartScreen, ColumnsScreen
 from openforge_tui.screens.view import View
 from openforge_tui.transcript import visible
 from openforge_tui.widgets.binding import bindings
@@ -265,7 +266,9 @@ class SqlScreen(View):
         if self._asked is None:
             return self.say("run a query first: its rows are what is written", error=True)
         folder = self.desk.loaded.project_dir or Path.cwd()
-        self.app.push_screen(ExportScreen(folder), partial(self._export, self._asked))
+        title = f"Write all rows of the query to ({', '.join(SUFFIXES)}):"
+        screen = WriteTo(title, folder, placeholder="rows.parquet", check=check_dest)
+        self.app.push_screen(screen, partial(self._export, self._asked))
 
     def _export(self, asked: Question, dest: Path | None) -> None:
         if dest is not None:

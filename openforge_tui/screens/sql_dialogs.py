@@ -1,6 +1,5 @@
-"""The boxes of the SQL screen: the views with their columns, where to write rows to, a chart."""
+"""The boxes of the SQL screen: the views with their columns, a chart."""
 
-from pathlib import Path
 from typing import ClassVar
 
 from rich.text import Text
@@ -8,13 +7,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.screen import ModalScreen
-from textual.widgets import Input, Label, Static, Tree
+from textual.widgets import Label, Static, Tree
 
-from openforge.errors import UsageError
-from openforge.store.rows import SUFFIXES, check_dest
 from openforge.store.schema import VIEWS
 from openforge_tui.chart import Bars, Line
-from openforge_tui.transcript import visible
 from openforge_tui.widgets.plot import Plot, Series
 
 
@@ -65,42 +61,6 @@ class ColumnsScreen(ModalScreen[str | None]):
 
 def _short(type_: str) -> str:
     return type_ if len(type_) <= 12 else f"{type_.partition('(')[0].lower()}[]"
-
-
-class ExportScreen(ModalScreen[Path | None]):
-    """Where all rows shall go. A relative path is one of the project's folder; a file that is there is asked about."""
-
-    BINDINGS: ClassVar = [Binding("escape", "dismiss(None)", "leave")]
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self._folder = folder
-        self._over: Path | None = None
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield Label(f"Write all rows of the query to ({', '.join(SUFFIXES)}):", markup=False)
-            yield Input(placeholder="rows.parquet", compact=True)
-            yield Static(f"in {visible(str(self._folder))}", markup=False, id="told")
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        self._over = None
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        told = self.query_one("#told", Static)
-        if not event.value.strip():
-            return
-        dest = self._folder / Path(event.value.strip()).expanduser()
-        try:
-            check_dest(dest)
-        except UsageError as error:
-            told.update(visible(f"{error.summary}; {error.hint}"))
-            return
-        if dest.exists() and self._over != dest:
-            self._over = dest
-            told.update(visible(f"{dest} is there already: enter once more writes over it, escape leaves it"))
-            return
-        self.dismiss(dest)
 
 
 class ChartScreen(ModalScreen[None]):

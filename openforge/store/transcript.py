@@ -36,6 +36,11 @@ _BLOB = re.compile(r'\{"\$blob":"([0-9a-f]+)"\}')
 _CANDIDATES = 6  # named when what was typed fits several
 
 
+def is_unread(call: Row) -> bool:
+    """Whether the recorder passed the request on without reading it: no ids, never trained."""
+    return call["state"] == "done" and call["break_reason"] is None
+
+
 @dataclass
 class Turn:
     """One model call; `number` counts from 1 in the order in which they were recorded."""
@@ -48,8 +53,7 @@ class Turn:
 
     @property
     def unread(self) -> bool:
-        """Whether the recorder passed the request on without reading it: no ids, never trained."""
-        return self.call["state"] == "done" and self.call["break_reason"] is None
+        return is_unread(self.call)
 
     def message_rows(self) -> list[Row]:
         """Its messages, with those of `asked`."""

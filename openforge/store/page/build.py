@@ -20,12 +20,17 @@ import duckdb
 import orjson
 
 from openforge.errors import UsageError
+from openforge.images import Image
+from openforge.store.asked import asked_of
 from openforge.store.lists import UNDER_WAY
+from openforge.store.transcript import is_unread
+from openforge.wire import rows_of
 
 type Row = dict[str, Any]
 
 LIMIT = 2000  # rollouts, unless a person says how many
 SIZE_BYTES = 200_000_000  # of their elements, likewise
+IMAGE_BYTES = 5 << 20  # of one image; a larger one is named, not shown
 _BATCH = 100
 _SHARED = 400  # bytes of JSON from which on something is worth an element of its own
 _FOLDER = Path(__file__).parent
@@ -140,7 +145,29 @@ def _rollouts(con: duckdb.DuckDBPyConnection) -> Iterator[Row]:
             parts[name] = found
         for rollout in batch:
             n = rollout["n"]
-            yield {"n": n, "rollout": rollout, **{name: found.get(n, []) for name, found in parts.items()}}
+            row = {"n": n, "rollout": rollout, **{name: found.get(n, []) for name, found in parts.items()}}
+            yield row | {"messages": [*_asked(con, row), *row["messages"]]}
+
+
+def _asked(con: duckdb.DuckDBPyConnection, row: Row) -> list[Row]:
+    """What the rollout's calls asked that the recorder could not read, as messages with their images."""
+    unread = {call["call_id"] for call in row["calls"] if is_unread(call)}
+    if not unread:
+        return []
+    rollout = row["rollout"]
+    found = []
+    for call_id, said in asked_of(con, rollout["rollout_id"], rollout["attempt"], unread).items():
+        for one, message in zip(said, rows_of(said), strict=True):
+            told = zip(message["images"], map(_url, one.images), strict=True)
+            found.append({**message, "call_id": call_id, "images": [{"told": line, "url": url} for line, url in told]})
+    return found
+
+
+def _url(image: Image) -> str | None:
+    """None when the page does not hold it."""
+    if image.fault or len(image.data) > IMAGE_BYTES:
+        return None
+    return f"data:{image.media_type};base64,{b64encode(image.data).decode()}"
 
 
 def _listed(rollout: Row) -> Row:
@@ -178,6 +205,9 @@ class _Writer:
             for one in row[part]:
                 for name in names:
                     one[name] = self._share(one[name])
+        for message in row["messages"]:
+            for image in message.get("images", ()):
+                image["url"] = self._share(image["url"])
         return row
 
     def _share(self, value: Any) -> Any:

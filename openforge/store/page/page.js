@@ -212,6 +212,7 @@ function drawCall({ call }) {
       call.completion_ids ? `${call.completion_ids.length} sampled` : call.completion_tokens !== null && `${call.completion_tokens} answered`,
       call.finish_reason, call.duration_s !== null && `${call.duration_s.toFixed(1)} s`, versions.length > 0 && `weights ${versions.join(" to ")}`),
     CONTINUES.includes(call.break_reason) ? "" : make("p", { class: "warn" }, `break: ${call.break_reason}`, call.parent_call_id ? ` (after ${call.parent_call_id})` : ""),
+    call.state === "done" && call.break_reason === null ? make("p", { class: "warn" }, "not read by the recorder: no token ids, never trained") : "",
     call.state === "done" ? "" : make("p", { class: "bad" }, call.error_class ? `${call.state}: ${call.error_class}: ${call.detail || ""}` : `${call.state}: no answer was recorded`),
   ];
 }
@@ -229,7 +230,16 @@ function drawMessage(message) {
     make("div", { class: `role ${message.role}` }, message.role, message.tool_call_id ? make("small", {}, message.tool_call_id) : ""),
     message.reasoning ? cuttable(whole(message.reasoning), { class: "text reasoning" }) : "",
     message.text ? cuttable(whole(message.text), { class: "text" }) : "",
+    (message.images || []).map(drawImage),
     (message.tool_calls || []).map((one) => make("pre", { class: "call" }, "→ ", make("b", {}, one.name), " ", one.arguments)));
+}
+
+function drawImage({ told, url }) {
+  const source = whole(url);
+  return [
+    make("p", { class: "image" }, source ? told : `${told} not included`),
+    source ? make("img", { src: source, alt: told }) : "",
+  ];
 }
 
 // Tokens

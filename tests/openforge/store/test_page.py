@@ -13,6 +13,7 @@ from synthetic import SyntheticRun
 from openforge.errors import InfraError, UsageError
 from openforge.store.export import export
 from openforge.store.page import build
+from tests.openforge.pictures import b64, encoded
 
 EVIL = (
     "<script>alert(1)</script></script><img src=x onerror=alert(2)><!--<script> &lt;b&gt; ]]> {{DATA}} "
@@ -248,3 +249,27 @@ def test_a_page_of_a_thousand_rollouts_stays_quick(
     assert loaded - built < 3
     assert done - loaded < 3
     print(built - began, loaded - built, done - loaded)
+
+
+def test_images_that_were_sent_are_in_the_page(
+    make_run: Callable[..., SyntheticRun], tmp_path: Path, visit: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small, large = encoded("PNG", (64, 48)), encoded("PNG", (640, 480))
+    monkeypatch.setattr(build, "IMAGE_BYTES", len(large) - 1)
+    urls = [f"data:image/png;base64,{b64(data)}" for data in (small, large, b"no image")]
+    parts = [{"type": "image_url", "image_url": {"url": url}} for url in [*urls, f"https://{EVIL}"]]
+    run = make_run()
+    rollout = run.rollout(task="look", turns=1)
+    call = run.unread_call(rollout, [{"role": "user", "content": [{"type": "text", "text": EVIL}, *parts]}])
+    dest = tmp_path / "page.html"
+    export(run.store_root, run.run_id, "html", dest)
+    page = visit(dest, f"#{rollout}/2").page
+    assert call in page.inner_text("article")
+    assert "not read by the recorder: no token ids, never trained" in page.inner_text("article")
+    assert page.locator(".role").all_inner_texts() == ["user", "assistant"]
+    lines = page.locator(".image").all_inner_texts()
+    assert lines[0].startswith("[image 1: image/png 64x48, ")
+    assert lines[1].startswith("[image 2: image/png 640x480, ")
+    assert [line.endswith("] not included") for line in lines] == [False, True, True, True]
+    page.evaluate("document.images[0].decode()")
+    assert page.evaluate("[...document.images].map((one) => [one.naturalWidth, one.naturalHeight])") == [[64, 48]]

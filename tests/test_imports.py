@@ -9,6 +9,8 @@ from openforge_tui.cli.app import VERBS
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = (
     "textual",
+    "textual_image",
+    "PIL",
     "kubernetes",
     "duckdb",
     "pyarrow",

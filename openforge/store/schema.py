@@ -167,7 +167,7 @@ VIEWS: tuple[View, ...] = (
         "messages",
         "One row a message that a call added, its answer included; position counts in the whole conversation.",
         _cols(f"""{_ATTEMPT}
-            call_id VARCHAR
+            call_id VARCHAR  of one that could not be read (break_reason is null: it sent an image) only the answer
             seq BIGINT
             position BIGINT
             role VARCHAR

@@ -103,9 +103,9 @@ class View(Screen[None]):
     @work(group="follow")
     async def _follow(self) -> None:
         while True:
+            self._again.clear()  # before, so that what is asked for while it loads comes next
             if self.in_front:
                 await self._load_once()
-            self._again.clear()
             try:
                 async with asyncio.timeout(self.PERIOD_S):
                     await self._again.wait()

@@ -1,3 +1,5 @@
+import asyncio
+
 import pytest
 
 from openforge_tui.screens.rollouts import by_group, is_good
@@ -139,3 +141,25 @@ def test_groups_have_the_worst_reward_first_and_count_what_is_ours_apart() -> No
 )
 def test_what_counts_as_a_fault(state, reward, good) -> None:
     assert is_good({"state": state, "reward": reward}) is good
+
+
+async def test_what_is_asked_for_while_the_screen_loads_comes_though_it_is_paused(run, open_desk, monkeypatch) -> None:
+    loading, go_on = asyncio.Event(), asyncio.Event()
+    async with open_desk() as app:
+        await app.press("enter", "p")
+        rollouts = app.desk.reader.rollouts
+
+        async def slowly(run_id: str) -> list[dict]:
+            loading.set()
+            await go_on.wait()
+            return await rollouts(run_id)
+
+        monkeypatch.setattr(app.desk.reader, "rollouts", slowly)
+        app.view.look_again()
+        await app.until(loading.is_set)
+        app.view.action_faults()
+        loading.clear()
+        go_on.set()
+        await app.until(loading.is_set)
+        await app.until_text("faults only")
+        assert "⏸ paused" in app.text()

@@ -8,7 +8,7 @@ from openforge_tui.cli import output, settings
 
 COLUMNS = ("rollout_id", "state", "reward", "attempt")
 
-type _Runs = Annotated[list[str], typer.Argument(help="Run ids, prefixes or `latest`.")]
+_Runs = Annotated[list[str], typer.Argument(help="Run ids, prefixes or `latest`.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -48,5 +48,5 @@ def _hold(runs: list[str], *, on: bool) -> None:
     from openforge_tui.steer import pause as hold
 
     output.emit(
-        output.run_async(hold(settings.current().load().store_root, runs, on=on)), ("run_id", "state", "going_on")
+        output.run_async(hold(settings.current().load().store_root, runs, on=on)), ("run_id", "state", "running")
     )

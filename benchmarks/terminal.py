@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -14,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 _QUIET_S = 0.15  # without output: what a key caused has been drawn
+_POINTER = re.compile(rb"\x1b\]22;[^\x07]*\x07")  # the mouse pointer's shape, which nobody waits for
 
 
 class Terminal:
@@ -85,4 +87,4 @@ class Terminal:
 
     def _read(self, wait_s: float) -> str:
         ready, _, _ = select.select([self._fd], [], [], wait_s)
-        return os.read(self._fd, 1 << 16).decode(errors="replace") if ready else ""
+        return _POINTER.sub(b"", os.read(self._fd, 1 << 16)).decode(errors="replace") if ready else ""

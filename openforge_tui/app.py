@@ -4,6 +4,7 @@ Each long action is an `openforge` command (jobs.py), so that the app and the co
 """
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ _SCREENS = {
 
 
 _PRELOAD_S = 0.5  # after the first picture
+_DELAY_S = 0.01
 
 
 def _first_screen(noun: str) -> Callable[[], Screen[Any]]:
@@ -119,20 +121,30 @@ class Desk(App[None]):
         return not self.no_color and self.console.color_system is not None
 
     def on_mount(self) -> None:
+        gc.disable()  # until all is there
         self.switch_mode(self.opening.mode)
         self.set_timer(_PRELOAD_S, self._preload)
         self._watch_jobs()
 
     @work(group="preload")
     async def _preload(self) -> None:
-        """Load the other screens' modules before their keys are pressed."""
-        for module, _ in _SCREENS.values():
+        """Make the other views before their keys are pressed, one at a time; they read nothing until they are shown."""
+        for noun, (module, _) in _SCREENS.items():
             await self.reader.work(import_module, f"openforge_tui.screens.{module}")
+            await self._init_mode(noun)
+        gc.enable()
+        gc.freeze()  # what is there by now stays; to look through it for garbage takes 100 ms, again and again
 
     def on_unmount(self) -> None:
+        gc.enable()
+        gc.unfreeze()
         self.reader.close()
 
     # Going somewhere
+
+    def delay_update(self, delay: float = 0.05) -> None:
+        """Shorter than Textual's: it hides how a view is put together, and here each is ready before its key."""
+        super().delay_update(min(delay, _DELAY_S))
 
     def action_mode(self, noun: str) -> None:
         """To one of the six; the screens that are open in it stay open."""

@@ -61,7 +61,7 @@ class LiveScreen(View):
     BINDINGS: ClassVar = bindings("live")
     DEFAULT_CSS = """
     LiveScreen #runs, LiveScreen #nothing { height: auto; padding: 0 1; }
-    LiveScreen #nothing { padding: 1 2; }
+    LiveScreen #nothing { padding: 1 2; display: none; }
     """
 
     def __init__(self) -> None:

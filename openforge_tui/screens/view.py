@@ -57,6 +57,8 @@ class View(Screen[None]):
         self._again = asyncio.Event()
         self._test: Test = parse_filter("")
         self._last_shown: tuple[Any, ...] = ()
+        # Textual would read every stylesheet anew, twice, for a screen that has just been made from them.
+        self._css_update_count = self.desk._css_update_count
 
     @property
     def desk(self) -> "Desk":
@@ -110,7 +112,7 @@ class View(Screen[None]):
                 async with asyncio.timeout(self.PERIOD_S):
                     await self._again.wait()
             except TimeoutError:
-                if self.paused:
+                if self.paused or not self.is_current:
                     await self._again.wait()
 
     async def _load_once(self) -> None:

@@ -23,6 +23,9 @@ _WORD = re.compile(r"[\w.\"]*$")
 class _Input(TextAreaPlus):
     """Where one types. Escape leaves it, once nothing is open and nothing is selected; copying is the app's."""
 
+    def on_mount(self) -> None:
+        self.language = "sql"  # given to the constructor, its highlighting is made twice, 40 ms each time
+
     def on_key(self, event: events.Key) -> None:
         # These keys are the list's while it is open, not while it is still being looked for.
         if event.key in _OF_THE_LIST and not self.query_ancestor(TextEditor).completion_list.is_open:
@@ -66,7 +69,7 @@ class SqlEditor(TextEditor, inherit_bindings=False):
 
     def compose(self) -> ComposeResult:
         self.text_container = TextContainer()
-        self.text_input = _Input(language="sql", use_system_clipboard=False)
+        self.text_input = _Input(use_system_clipboard=False)
         self.text_input.soft_wrap = True
         self.completion_list = _Candidates()
         self.footer = FooterContainer(classes="hide")

@@ -112,7 +112,7 @@ class View(Screen[None]):
                 async with asyncio.timeout(self.PERIOD_S):
                     await self._again.wait()
             except TimeoutError:
-                if self.paused or not self.is_current:
+                if self.paused or not self.in_front:
                     await self._again.wait()
 
     async def _load_once(self) -> None:

@@ -161,7 +161,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("train.resume", "R", "resume", "Go on: from the last checkpoint, or from a pause.", changes=True),
     Action("train.curve", "v", "next curve", "Reward, success, tokens, staleness, breaks, errors.", footer=True),
     Action("train.last_curve", "V", "last curve", "The curve before this one."),
-    Action("train.choose", "t", "other run", "Another training run of this store.", footer=True),
+    Action("train.choose", "t", "other run", "Another training run of this store."),
     # 6
     Action("promote.diff", "enter", "differences", "What this target changes.", footer=True),
 )

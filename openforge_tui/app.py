@@ -129,11 +129,17 @@ class Desk(App[None]):
     @work(group="preload")
     async def _preload(self) -> None:
         """Make the other views before their keys are pressed, one at a time; they read nothing until they are shown."""
-        for noun, (module, _) in _SCREENS.items():
-            await self.reader.work(import_module, f"openforge_tui.screens.{module}")
-            await self._init_mode(noun)
-        gc.enable()
+        try:
+            for noun, (module, _) in _SCREENS.items():
+                await self.reader.work(import_module, f"openforge_tui.screens.{module}")
+                await self._init_mode(noun)
+        finally:
+            gc.enable()
         gc.freeze()  # what is there by now stays; to look through it for garbage takes 100 ms, again and again
+
+    async def _close_all(self) -> None:
+        self.workers.cancel_group(self, "preload")  # it must make no view while the others are being closed
+        await super()._close_all()
 
     def on_unmount(self) -> None:
         gc.enable()

@@ -32,8 +32,8 @@ async def test_a_bar_says_which_pane_the_keys_go_to(run, open_desk, size, monkey
     monkeypatch.setenv("NO_COLOR", "1")
     run.end()
     rollouts = [f"{run.run_id}.fix-mean.{harness}.0" for harness in ("react", "pi")]
-    screens = {RolloutScreen(rollouts[0]): 3, CompareScreen(*rollouts): 3, JobsScreen(): 2, SqlScreen(): 2}
     async with open_desk(size=size) as app:
+        screens = {RolloutScreen(rollouts[0]): 3, CompareScreen(*rollouts): 3, JobsScreen(): 2, SqlScreen(): 2}
         for screen, panes in screens.items():
             await app.desk.push_screen(screen)
             await app.settled()

@@ -295,7 +295,7 @@ async def test_a_ready_question_goes_into_the_editor_and_runs(run, open_desk) ->
         assert "Success by harness" in status(app)
         await app.press("f5")
         await app.until_text("2 rows")
-        assert "react" in app.text()
+        await app.until_text("react")
 
 
 async def test_what_was_asked_comes_back_also_from_another_app(run, open_desk, project) -> None:

@@ -46,7 +46,6 @@ _SCREENS = {
 
 
 _PRELOAD_S = 0.5  # after the first picture
-_DELAY_S = 0.01
 
 
 def _first_screen(noun: str) -> Callable[[], Screen[Any]]:
@@ -149,8 +148,7 @@ class Desk(App[None]):
     # Going somewhere
 
     def delay_update(self, delay: float = 0.05) -> None:
-        """Shorter than Textual's: it hides how a view is put together, and here each is ready before its key."""
-        super().delay_update(min(delay, _DELAY_S))
+        """Not at all: it hides how a view is put together, and here each is ready before its key is pressed."""
 
     def action_mode(self, noun: str) -> None:
         """To one of the six; the screens that are open in it stay open."""

@@ -1,9 +1,13 @@
 """What holds on every screen: modes, the way back, the `:` line, the palette, help, jumping, copying, remapping."""
 
+import gc
+
 import pytest
+from textual.color import Color
 
 from openforge.config import load
 from openforge.errors import ConfigError
+from openforge_tui.actions import MODES
 from openforge_tui.app import Opening, open_desk
 from openforge_tui.screens.compare import CompareScreen
 from openforge_tui.screens.dialog import Confirm
@@ -44,6 +48,44 @@ async def test_a_bar_says_which_pane_the_keys_go_to(run, open_desk, size, monkey
                 await app.settled()
                 bars = {(x, y) for y, row in enumerate(app.text().splitlines()) for x, c in enumerate(row) if c == "▌"}
                 assert bars == {(pane.region.x, y) for y in range(pane.region.y, pane.region.bottom)}, app.text()
+
+
+async def ready(app) -> list:
+    """The views, once they have been made ahead."""
+    await app.until(lambda: all(mode.noun in app.desk._screen_stacks for mode in MODES) and gc.isenabled())
+    return [app.desk.get_screen_stack(mode.noun)[0] for mode in MODES]
+
+
+async def test_views_are_made_before_their_keys_and_read_nothing_until_then(run, open_desk) -> None:
+    async with open_desk(mode="runs") as app:
+        views = await ready(app)
+        assert [view.MODE for view in views if view.loads] == ["runs"]
+        await app.press("3")
+        assert app.view is views[2]
+        assert [view.MODE for view in views if view.loads] == ["runs", "live"]
+
+
+@pytest.mark.parametrize("made", range(1, 6))
+async def test_the_app_may_be_left_while_its_views_are_made(run, open_desk, made) -> None:
+    async with open_desk(mode="runs") as app:
+        await app.until(lambda: len(app.desk._screen_stacks) > made)
+    assert gc.isenabled()
+
+
+async def test_a_first_visit_reads_no_stylesheet_anew(run, open_desk) -> None:
+    async with open_desk(mode="runs") as app:
+        await ready(app)
+        read = app.desk.stylesheet.rules
+        await app.press("3", "5", "6", "1", "2", "4")
+        assert app.desk.stylesheet.rules is read
+
+
+async def test_a_view_made_ahead_has_the_colours_chosen_since(run, open_desk) -> None:
+    async with open_desk(mode="runs") as app:
+        await ready(app)
+        app.desk.theme = "openforge-light"
+        await app.press("3")
+        assert app.view.styles.background == Color.parse(app.desk.get_css_variables()["background"])
 
 
 async def test_escape_closes_the_filter_first_then_the_screen(run, open_desk) -> None:

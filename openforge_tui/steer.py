@@ -49,6 +49,9 @@ async def _ask(http: aiohttp.ClientSession, run_dir: Path, method: str, path: st
         face = json.loads((run_dir / "orchestrator.json").read_text())
         url, token = f"{face['url']}{path}", face["token"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        if is_held(run_dir):
+            summary = f"run {run_dir.name} is just starting (or ending): its orchestrator does not listen"
+            raise InfraError(summary, hint="the same again in a moment") from None
         raise UsageError(f"run {run_dir.name} is not under way", hint="openforge status lists what is") from None
     if not is_held(run_dir):  # its address would lead to the run that was copied
         summary = f"the orchestrator of {run_dir.name} (pid {face.get('pid')}) does not answer: it died, or has the run"

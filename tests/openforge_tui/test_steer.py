@@ -64,6 +64,15 @@ async def test_a_run_that_is_not_under_way_says_so(store_root, ask) -> None:
         await ask(store_root, ["latest"])
 
 
+async def test_a_run_that_is_just_starting_is_asked_again_later(store_root) -> None:
+    (store_root / "runs" / "r0000000aaa").mkdir()
+    lock = RunLock(store_root / "runs" / "r0000000aaa")
+    lock.take()
+    with pytest.raises(InfraError, match="r0000000aaa is just starting"):
+        await pause(store_root, ["latest"])
+    lock.drop()
+
+
 @pytest.mark.parametrize("text", ["[]", "{}", "3", "[" * 100_000])
 async def test_a_face_that_is_none_is_not_under_way(store_root, text: str) -> None:
     folder = store_root / "runs" / "r0000000aaa"

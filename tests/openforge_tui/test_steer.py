@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from cluster.run_lock import RunLock
 from openforge.errors import InfraError, UsageError
 from openforge.store.lists import list_runs
 from openforge_tui.steer import cancel, pause

@@ -2,11 +2,13 @@
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from openforge.errors import UsageError
 
 FILE_NAME = "orchestrator.lock"
+_TRIES, _LOOK_S = 5, 0.01  # whoever looks (`is_held`) has it for a moment
 
 
 def is_held(run_dir: Path) -> bool:
@@ -33,15 +35,19 @@ class RunLock:
     def take(self) -> None:
         """Raises UsageError when another orchestrator has the run."""
         fd = os.open(self._run_dir / FILE_NAME, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(fd)
-            raise UsageError(
-                f"run {self._run_dir.name} is going on: another orchestrator has it",
-                hint="wait for its end, or interrupt it",
-            ) from error
-        self._fd = fd
+        for again in range(_TRIES):
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_LOOK_S if again + 1 < _TRIES else 0)
+            else:
+                self._fd = fd
+                return
+        os.close(fd)
+        raise UsageError(
+            f"run {self._run_dir.name} is going on: another orchestrator has it",
+            hint="wait for its end, or interrupt it",
+        )
 
     def drop(self) -> None:
         if self._fd >= 0:

@@ -132,9 +132,9 @@ class Desk(App[None]):
             for noun, (module, _) in _SCREENS.items():
                 await self.reader.work(import_module, f"openforge_tui.screens.{module}")
                 await self._init_mode(noun)
+            gc.freeze()  # what is there by now stays; to look through it for garbage takes 100 ms each time
         finally:
             gc.enable()
-        gc.freeze()  # what is there by now stays; to look through it for garbage takes 100 ms, again and again
 
     async def _close_all(self) -> None:
         self.workers.cancel_group(self, "preload")  # it must make no view while the others are being closed

@@ -28,7 +28,7 @@ from openforge_tui.widgets.grid import Column, Grid
 _SIGNS = {"ok": "✓ ok", "note": "! note", "missing": "✗ missing", "asking": "… asking"}
 _STYLES = {"ok": "green", "note": "yellow", "missing": "bold red", "asking": "dim"}
 _NAME = 22  # columns of a name
-_PICTURE_S = 0.1  # until this screen is drawn, which what the parts import would hold up
+_APART_S = 0.1  # parts are begun: what all of them import at once would hold up the keys
 _COMMANDS = ("./just", "apt-get")  # what a person can type, and this app does not run
 COLUMNS = (
     Column("section", "part", style=lambda part: "bold"),
@@ -65,7 +65,7 @@ class OverviewScreen(View):
         for part in PARTS:
             if self._is_due(part):
                 self._asking.add(part.name)
-                self.set_timer(_PICTURE_S, partial(self._ask, part))
+                self.set_timer(_APART_S * len(self._asking), partial(self._ask, part))
         await self._show()
 
     def _is_due(self, part: Part) -> bool:

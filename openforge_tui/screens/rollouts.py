@@ -11,7 +11,7 @@ from openforge_tui.screens.dialog import Confirm
 from openforge_tui.screens.states import state_style
 from openforge_tui.screens.view import View
 from openforge_tui.widgets.binding import bindings
-from openforge_tui.widgets.grid import Column, Grid
+from openforge_tui.widgets.grid import Column, Grid, Layout
 
 GROUPS = ("", "task", "harness", "state")
 
@@ -76,9 +76,8 @@ class RolloutsScreen(View):
         grid = self.grid
         if self.unchanged(rows, self._group, self._faults_only, frozenset(self._marked), grid.order):
             return
-        chosen = [row for row in rows if self.matches(row) and not (self._faults_only and is_good(row))]
-        shown = by_group(chosen, self._group) if self._group else [self._shown(row) for row in chosen]
-        grid.show(await self.desk.reader.work(grid.prepare, shown))
+        chosen, layout = await self.desk.reader.work(self._prepare, rows, grid)
+        grid.show(layout)
         going_on = sum(row["state"] in UNDER_WAY for row in rows)
         self.header.crumbs = f"runs › {self.run_id}" + (f" by {self._group}" if self._group else "")
         facts = [
@@ -88,6 +87,12 @@ class RolloutsScreen(View):
             f"{len(self._marked)} marked" if self._marked else "",
         ]
         self.header.note = " · ".join(filter(None, facts))
+
+    def _prepare(self, rows: Sequence[Row], grid: Grid) -> tuple[list[Row], Layout]:
+        """Those that are wanted, and how they will be drawn; for any thread."""
+        chosen = [row for row in rows if self.matches(row) and not (self._faults_only and is_good(row))]
+        shown = by_group(chosen, self._group) if self._group else [self._shown(row) for row in chosen]
+        return chosen, grid.prepare(shown)
 
     def _shown(self, row: Row) -> Row:
         name = row["rollout_id"].partition(".")[2]

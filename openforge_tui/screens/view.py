@@ -98,6 +98,9 @@ class View(Screen[None]):
     def on_screen_resume(self) -> None:
         self.look_again()
 
+    async def on_resize(self) -> None:
+        await asyncio.sleep(0)  # between two restylings of a screen that has just come up
+
     def look_again(self) -> None:
         """Load now, not at the next turn of the loop."""
         self._again.set()

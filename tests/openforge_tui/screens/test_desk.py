@@ -52,7 +52,7 @@ async def test_a_bar_says_which_pane_the_keys_go_to(run, open_desk, size, monkey
 
 async def ready(app) -> list:
     """The views, once they have been made ahead."""
-    await app.until(lambda: all(mode.noun in app.desk._screen_stacks for mode in MODES) and gc.isenabled())
+    await app.until(lambda: all(mode.noun in app.desk._screen_stacks for mode in MODES))
     return [app.desk.get_screen_stack(mode.noun)[0] for mode in MODES]
 
 

@@ -87,7 +87,7 @@ class ImageScreen(View):
         next_ = f"\n\nw writes it to a file ({size})." if self._image.data else ""
         return Static(visible(why + next_), markup=False)
 
-    def on_resize(self) -> None:
+    async def on_resize(self) -> None:
         self.look_again()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

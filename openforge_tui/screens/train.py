@@ -117,7 +117,7 @@ class TrainScreen(View):
             self.header.note = f"{len(rows)} of {len(progress.steps)} steps · {self.header.note}"
         await self._show_chosen()
 
-    def on_resize(self) -> None:
+    async def on_resize(self) -> None:
         self.look_again()
 
     async def on_grid_moved(self, event: Grid.Moved) -> None:

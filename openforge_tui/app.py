@@ -4,7 +4,6 @@ Each long action is an `openforge` command (jobs.py), so that the app and the co
 """
 
 import asyncio
-import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +15,11 @@ from textual import work
 from textual.app import App
 from textual.binding import BindingType
 from textual.dom import DOMNode
+from textual.events import Event, InputEvent
 from textual.screen import Screen
 
 from openforge.errors import OpenForgeError, UsageError
+from openforge_tui import garbage
 from openforge_tui.actions import MODES, check_keys
 from openforge_tui.jobs import Job, Jobs, outcome
 from openforge_tui.reader import Reader
@@ -46,6 +47,7 @@ _SCREENS = {
 
 
 _PRELOAD_S = 0.5  # after the first picture
+_CALM_S = 3.0  # without a key
 
 
 def _first_screen(noun: str) -> Callable[[], Screen[Any]]:
@@ -97,6 +99,7 @@ class Desk(App[None]):
         self.running: dict[str, Job] = {}  # jobs, as long as they do
         self._started = asyncio.Event()
         self._last_mode = ""
+        self._typed_at = 0.0  # by the clock of time.monotonic()
         self.ansi_theme_dark = ANSI_DARK
         for theme in THEMES:
             self.register_theme(theme)
@@ -120,7 +123,7 @@ class Desk(App[None]):
         return not self.no_color and self.console.color_system is not None
 
     def on_mount(self) -> None:
-        gc.disable()  # until all is there
+        garbage.put_off()
         self.switch_mode(self.opening.mode)
         self.set_timer(_PRELOAD_S, self._preload)
         self._watch_jobs()
@@ -132,17 +135,24 @@ class Desk(App[None]):
             for noun, (module, _) in _SCREENS.items():
                 await self.reader.work(import_module, f"openforge_tui.screens.{module}")
                 await self._init_mode(noun)
-            gc.freeze()  # what is there by now stays; to look through it for garbage takes 100 ms each time
         finally:
-            gc.enable()
+            garbage.settle()
+        while True:
+            await asyncio.sleep(_CALM_S)
+            if time.monotonic() - self._typed_at > _CALM_S:
+                garbage.search()
 
     async def _close_all(self) -> None:
         self.workers.cancel_group(self, "preload")  # it must make no view while the others are being closed
         await super()._close_all()
 
+    async def on_event(self, event: Event) -> None:
+        if isinstance(event, InputEvent):
+            self._typed_at = time.monotonic()
+        await super().on_event(event)
+
     def on_unmount(self) -> None:
-        gc.enable()
-        gc.unfreeze()
+        garbage.restore()
         self.reader.close()
 
     # Going somewhere

@@ -271,7 +271,7 @@ class Desk(App[None]):
         if job.state != "done":
             kind = "warning" if job.state == "stopped" else "error"
         self.notify(visible("\n".join(lines)), title=f"job {job.state}", severity=kind, timeout=10, markup=False)
-        if isinstance(self.screen, View):
+        if self.is_running and isinstance(self.screen, View):  # the app may be on its way out
             self.screen.look_again()
 
     def copy(self, text: str) -> None:

@@ -106,7 +106,7 @@ async def test_cancel_one_rollout_then_its_run(project, open_desk) -> None:
         await app.press("ctrl+d")
         await app.until_text("It gets no reward")
         await app.pilot.press("y")
-        await through(app, lambda: app.text().count(" running ") == 1)
+        await through(app, lambda: app.text().count(" running ") == 1)  # the job's line says "cancelled" before
         await app.press("escape", "ctrl+d")
         await app.until_text("what was graded stays")
         await app.pilot.press("y")

@@ -187,8 +187,8 @@ class HttpFace:
 
     async def _pause(self, request: web.Request) -> web.Response:
         going_on = self._orchestrator.pause(request.method == "PUT")
-        state = "paused" if self._orchestrator.paused else "running"
-        return _answer(200, {"run_id": self._orchestrator.run_id, "state": state, "running": len(going_on)})
+        told = {"run_id": self._orchestrator.run_id, "state": self._orchestrator.state, "running": len(going_on)}
+        return _answer(200, told)
 
     async def _cancel(self, request: web.Request) -> web.Response:
         account = self._orchestrator.roster.find(request.match_info["id"])

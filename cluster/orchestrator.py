@@ -190,13 +190,13 @@ class Orchestrator:
         return rollout
 
     @property
-    def paused(self) -> bool:
-        """Whether no rollout begins for now."""
-        return not self._going.is_set()
+    def state(self) -> str:
+        """running, or paused: no rollout begins for now."""
+        return "running" if self._going.is_set() else "paused"
 
     def pause(self, on: bool) -> list[Rollout]:
         """Begin no attempt until this is called again with False. What is under way goes on to its end; returns it."""
-        if on is not self.paused:
+        if on is self._going.is_set():
             self.journal.append("run.pause", paused=on)
             (self._going.clear if on else self._going.set)()
         return [rollout for rollout in self.rollouts.values() if rollout.state in UNDER_WAY]
@@ -240,7 +240,7 @@ class Orchestrator:
         """What goes on now: rollouts by state, model calls in flight, the recorders."""
         return {
             "run_id": self.run_id,
-            "state": "paused" if self.paused else "running",
+            "state": self.state,
             "rollouts": dict(Counter(str(rollout.state) for rollout in self.rollouts.values())),
             "calls": await self._recorders.calls(),
             "recorders": self._recorders.states(),

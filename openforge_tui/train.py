@@ -130,8 +130,8 @@ class Stop:
         if self.asked or self.process is None or self.process.returncode is not None:
             return False
         self.asked = True
-        self.unpause()
         os.kill(self.process.pid, signal.SIGTERM)
+        self.unpause()
         return True
 
 
@@ -239,7 +239,7 @@ class _Supervisor:
             try:
                 await asyncio.wait_for(self._heard.wait(), _SILENCE_S)
             except TimeoutError:
-                if self._orchestrator.paused:
+                if self._orchestrator.state == "paused":
                     continue
                 minutes, run = round(_SILENCE_S / 60), self._training.run_id
                 self._say(f"no word from the trainer for {minutes} min; see: openforge logs --trainer {run}")
